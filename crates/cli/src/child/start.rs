@@ -1,0 +1,107 @@
+//! From an [`Order`] to a running [`Child`], with no race for the terminal.
+
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::time::{Duration, Instant};
+
+use rustix::io::retry_on_intr;
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, waitid};
+
+use super::order::{Ending, Order};
+use super::supervise::Look;
+use super::terminal::{Terminal, lend_at_once, signal_group};
+use super::warden::Warden;
+use super::{shim, tree};
+
+/// A running command: the leader of a process group of its own, and all that descends from it.
+///
+/// Dropping it kills all of it, gives the terminal back, and waits for the end: there is no path on
+/// which the command goes on without its supervisor.
+#[derive(Debug)]
+#[must_use = "dropping a Child kills the command"]
+pub(crate) struct Child {
+    /// The command's process, and the number of its group.
+    ///
+    /// It is reaped last of all, so that this number cannot come to mean somebody else.
+    pub(super) leader: Pid,
+    /// From SIGTERM to SIGKILL.
+    pub(super) grace: Duration,
+    /// The terminal, if this process has one.
+    pub(super) terminal: Option<Terminal>,
+    /// Kills the group should we be killed.
+    pub(super) warden: Option<Warden>,
+    /// When everything gets SIGKILL, if that is settled.
+    pub(super) kill_at: Option<Instant>,
+    /// How the command ended, once it has. What it started may live on.
+    pub(super) ended: Option<Ending>,
+    /// Whether Ctrl-C ended it while it had the terminal.
+    pub(super) interrupted: bool,
+    /// Whether all of it is gone, and reaped.
+    pub(super) gone: bool,
+}
+
+impl Child {
+    /// Starts the command, with our standard streams and our environment plus the order's.
+    ///
+    /// That the command does not exist is not an error here: as in a shell, a process is started,
+    /// says so, and exits with 127 (or 126, if it exists but cannot be run).
+    ///
+    /// **Call this on the main thread.** The command is killed by the kernel when the *thread* that
+    /// started it ends, so that thread must be one that lives as long as the process.
+    pub(crate) fn start(order: &Order) -> io::Result<Self> {
+        tree::adopt_orphans()?;
+        let gate = lend_at_once();
+        let process = shim::exec_command(order, gate)?.process_group(0).spawn()?;
+        let leader = Pid::from_child(&process);
+        let mut child = Self {
+            leader,
+            grace: order.grace,
+            terminal: Terminal::open(leader),
+            warden: None,
+            kill_at: None,
+            ended: None,
+            interrupted: false,
+            gone: false,
+        };
+        // From here on `child` cleans up when anything fails.
+        child.warden = Some(Warden::post(leader)?);
+        if gate {
+            child.open_gate()?;
+        }
+        Ok(child)
+    }
+
+    /// Gives the terminal to the command, which waits for it, and lets the command go.
+    fn open_gate(&mut self) -> io::Result<()> {
+        // If it ended instead, `supervise` will find that out; so only a stop is taken here.
+        let leader = WaitId::Pid(self.leader);
+        let either = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+        retry_on_intr(|| waitid(leader.clone(), either))?;
+        let stop = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
+        retry_on_intr(|| waitid(leader.clone(), stop))?;
+        if let Some(terminal) = &mut self.terminal {
+            terminal.lend();
+        }
+        signal_group(self.leader, Signal::CONT);
+        Ok(())
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        if self.gone {
+            return;
+        }
+        // Blocking is right here: the alternative is to leave while it may still be running. The
+        // bound is for what even SIGKILL does not end at once.
+        let patience = Instant::now() + Duration::from_secs(5);
+        while Instant::now() < patience {
+            self.kill();
+            if !matches!(self.look(), Ok(Look::Runs | Look::Stopped(_))) && !self.left_behind() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.bury();
+    }
+}

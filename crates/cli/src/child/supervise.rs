@@ -1,0 +1,278 @@
+//! The loop that runs while the command does.
+
+use std::future::Future;
+use std::io;
+use std::pin::pin;
+use std::time::{Duration, Instant};
+
+use rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, WaitOptions, kill_current_process_group, kill_process, waitid, waitpid,
+};
+use tokio::time::sleep_until;
+
+use super::order::{Ending, OnLost, Outcome, Stop, kill_time};
+use super::signals::Signals;
+use super::start::Child;
+use super::terminal::{nobody_continues_us, signal_group};
+use super::tree;
+
+/// What the command is doing, as far as we can see.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Look {
+    /// It runs, or we know already that it is stopped.
+    Runs,
+    /// This signal stopped it since we last looked.
+    Stopped(i32),
+    /// It is over. What it started may live on.
+    Ended(Ending),
+}
+
+impl Child {
+    /// Runs the command to its end, and to the end of everything it started.
+    ///
+    /// - Signals are passed on to the command's process group. What it does with them is its own
+    ///   affair, however often they come; but TERM, which a service manager sends, is an order to end,
+    ///   so SIGKILL follows after the grace.
+    /// - When `stop` resolves, the lock is lost, and its policy is carried out.
+    /// - When the command has ended, what it left running gets SIGTERM and, after the grace, SIGKILL.
+    /// - When the command is stopped from the keyboard, so are we, for the shell to see; and when the
+    ///   shell continues us, so is the command. A stopped process renews no lock. Therefore `stop`
+    ///   should look at the clock itself (a `sleep_until` the end of the lease will do): it is polled
+    ///   before the signal that continued us is, and so a command whose lease ended meanwhile is not
+    ///   set running again first.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancelling drops the [`Child`], which kills the command at once, without grace.
+    pub(crate) async fn supervise(mut self, signals: &mut Signals, stop: impl Future<Output = Stop>) -> io::Result<Outcome> {
+        let mut stop = pin!(stop);
+        let mut stop_seen = false;
+        let mut stopped_for_loss = false;
+        let mut rest_asked = false;
+        loop {
+            match self.look()? {
+                Look::Runs => {}
+                Look::Stopped(by) => self.pause(by),
+                Look::Ended(ending) if !self.left_behind() => {
+                    self.bury();
+                    return Ok(Outcome { ending, stopped_for_loss, interrupted: self.interrupted });
+                }
+                Look::Ended(_) if rest_asked => {}
+                Look::Ended(_) => {
+                    rest_asked = true;
+                    self.ask_all_to_end(None);
+                }
+            }
+            // SIGKILL first and `stop` next: no storm of signals may delay the end of the lease.
+            tokio::select! {
+                biased;
+                () = until(self.next_visit()) => self.kill_if_due(),
+                order = &mut stop, if !stop_seen => {
+                    stop_seen = true;
+                    let running = self.ended.is_none();
+                    stopped_for_loss = self.carry_out(order) && running;
+                }
+                signal = signals.next() => self.pass_on(signal),
+            }
+        }
+    }
+
+    /// Looks at the command, without waiting for it.
+    pub(super) fn look(&mut self) -> io::Result<Look> {
+        if let Some(ending) = self.ended {
+            return Ok(Look::Ended(ending));
+        }
+        let leader = WaitId::Pid(self.leader);
+        // Not reaped by this, so that its number stays taken; see `Child::leader`.
+        let exit = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        if let Some(status) = waitid(leader.clone(), exit)? {
+            let by_itself = status.exit_status().map(Ending::Exited);
+            let by_signal = status.terminating_signal().map(Ending::Signaled);
+            let ending =
+                by_itself.or(by_signal).ok_or_else(|| io::Error::other("the command ended, but waitid cannot say how"))?;
+            self.note_end(ending);
+            return Ok(Look::Ended(ending));
+        }
+        let stop = waitid(leader, WaitIdOptions::STOPPED | WaitIdOptions::NOHANG)?;
+        Ok(stop.and_then(|status| status.stopping_signal()).map_or(Look::Runs, Look::Stopped))
+    }
+
+    /// The command is over: what must happen before anything is reaped.
+    fn note_end(&mut self, ending: Ending) {
+        self.ended = Some(ending);
+        if let Some(terminal) = &self.terminal {
+            let had_terminal = terminal.is_out();
+            terminal.take_back();
+            if matches!(ending, Ending::Signaled(_)) {
+                terminal.tidy();
+            }
+            self.interrupted = had_terminal && ending == Ending::Signaled(Signal::INT.as_raw());
+        }
+        // Where `tree` knows nothing, the group is asked whether it has members, and a dead leader
+        // might count as one.
+        #[cfg(not(target_os = "linux"))]
+        self.reap_leader();
+    }
+
+    /// The command stopped: do what makes that look right from outside.
+    fn pause(&mut self, by: i32) {
+        let by_keyboard = by == Signal::TSTP.as_raw();
+        let wants_terminal = by == Signal::TTIN.as_raw() || by == Signal::TTOU.as_raw();
+        let Some(terminal) = &mut self.terminal else {
+            // No terminal, no job control: whoever stopped it will continue it, and meanwhile
+            // somebody must renew.
+            return;
+        };
+        if wants_terminal && terminal.lend() {
+            signal_group(self.leader, Signal::CONT);
+            return;
+        }
+        let has_terminal = terminal.is_out();
+        if !by_keyboard && !wants_terminal && !has_terminal {
+            // A SIGSTOP from elsewhere, as above.
+            return;
+        }
+        if nobody_continues_us() {
+            if by_keyboard {
+                signal_group(self.leader, Signal::CONT);
+            }
+            return;
+        }
+        terminal.take_back();
+        // The whole of our group, not only this process: the shell waits for the job, and if a script
+        // called us, the job is the script. SIGSTOP, because we would catch our own SIGTSTP. We go
+        // on at SIGCONT, which arrives as a signal like any other.
+        let _ = kill_current_process_group(Signal::STOP);
+    }
+
+    /// A signal came to us. The command should have it.
+    fn pass_on(&mut self, signal: Signal) {
+        match signal {
+            // The command itself is looked at in every round. This reaps the orphans it made.
+            Signal::CHILD => {
+                self.left_behind();
+            }
+            Signal::CONT => {
+                if let Some(terminal) = &mut self.terminal {
+                    terminal.lend_again();
+                }
+                signal_group(self.leader, Signal::CONT);
+            }
+            Signal::TERM => {
+                signal_group(self.leader, Signal::TERM);
+                signal_group(self.leader, Signal::CONT);
+                self.kill_by(kill_time(Instant::now(), self.grace, None));
+            }
+            other => signal_group(self.leader, other),
+        }
+    }
+
+    /// The lock is lost. Says whether that ends the command.
+    fn carry_out(&mut self, order: Stop) -> bool {
+        match order.policy {
+            OnLost::Ignore => return false,
+            OnLost::Term => self.ask_all_to_end(order.deadline),
+            OnLost::Kill => self.kill(),
+        }
+        true
+    }
+
+    /// SIGTERM to everybody, and SIGKILL when it is time.
+    fn ask_all_to_end(&mut self, deadline: Option<Instant>) {
+        let now = Instant::now();
+        let due = kill_time(now, self.grace, deadline);
+        if due <= now {
+            // No time left to ask, and a stopped command must not run again without its lock.
+            return self.kill();
+        }
+        self.signal_all(Signal::TERM);
+        // A stopped process sees SIGTERM only when it is continued.
+        self.signal_all(Signal::CONT);
+        self.kill_by(due);
+    }
+
+    fn kill_by(&mut self, time: Instant) {
+        self.kill_at = Some(self.kill_at.map_or(time, |earlier| earlier.min(time)));
+    }
+
+    fn kill_if_due(&mut self) {
+        if self.kill_at.is_some_and(|due| due <= Instant::now()) {
+            self.kill();
+        }
+    }
+
+    /// SIGKILL to everybody, again and again until nobody is left: what is forked while we send
+    /// is missed by us, but not by the next round.
+    pub(super) fn kill(&mut self) {
+        self.signal_all(Signal::KILL);
+        self.kill_at = Some(Instant::now() + ROUND);
+    }
+
+    /// Signals the command's group, then whoever descends from us in another one.
+    fn signal_all(&self, signal: Signal) {
+        signal_group(self.leader, signal);
+        for pid in tree::descendants() {
+            if Some(pid) != self.warden_pid() && tree::group_of(pid) != Some(self.leader) {
+                let _ = kill_process(pid, signal);
+            }
+        }
+    }
+
+    /// Reaps what can be reaped, except the command itself; says whether anything else lives.
+    pub(super) fn left_behind(&self) -> bool {
+        let living = tree::children()
+            .into_iter()
+            .filter(|&pid| pid != self.leader && Some(pid) != self.warden_pid())
+            .filter(|&pid| matches!(waitpid(Some(pid), WaitOptions::NOHANG), Ok(None)))
+            // Not `any`, which would stop at the first and leave the others unreaped.
+            .count();
+        living > 0 || group_lives(self.leader)
+    }
+
+    /// Reaps the command, which ended, and dismisses its warden.
+    pub(super) fn bury(&mut self) {
+        self.reap_leader();
+        self.warden = None;
+        self.gone = true;
+    }
+
+    fn reap_leader(&self) {
+        // An error says that it was reaped before.
+        let _ = waitpid(Some(self.leader), WaitOptions::NOHANG);
+    }
+
+    fn warden_pid(&self) -> Option<Pid> {
+        self.warden.as_ref().map(|warden| warden.pid())
+    }
+
+    /// When to look again even if nothing is reported.
+    fn next_visit(&self) -> Option<Instant> {
+        // Where orphans are not given to us, their end is not reported to us either.
+        let blind = self.ended.is_some() && !cfg!(target_os = "linux");
+        let soon = blind.then(|| Instant::now() + ROUND);
+        self.kill_at.into_iter().chain(soon).min()
+    }
+}
+
+/// Whether the group still has members, where `tree` cannot tell.
+#[cfg(not(target_os = "linux"))]
+fn group_lives(group: Pid) -> bool {
+    rustix::process::test_kill_process_group(group).is_ok()
+}
+
+/// On Linux all of its members are our descendants, and `tree` knows those.
+#[cfg(target_os = "linux")]
+fn group_lives(_group: Pid) -> bool {
+    false
+}
+
+/// Resolves at `time`, or never.
+async fn until(time: Option<Instant>) {
+    match time {
+        Some(time) => sleep_until(time.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// How long SIGKILL is given to work before it is sent again.
+const ROUND: Duration = Duration::from_millis(20);

@@ -1,0 +1,54 @@
+//! What happens to the command when we are killed with SIGKILL.
+//!
+//! The kernel then kills the command itself (its parent-death signal, see `shim`), but not what the
+//! command had started: `tenure run x -- sh -c 'a; b'` would lose `sh` and keep `a`, without a lock.
+//! So a second process waits at the other end of a pipe. If the pipe ends without a farewell, we are
+//! dead, and it kills the command's whole process group.
+
+use std::io::{self, Write};
+use std::process::{Child, Stdio};
+
+use std::os::unix::process::CommandExt;
+
+use rustix::process::Pid;
+
+use super::shim;
+
+/// The process that outlives us by a moment if it must.
+#[derive(Debug)]
+pub(super) struct Warden {
+    process: Child,
+}
+
+impl Warden {
+    /// Posts a warden for `group`.
+    pub(super) fn post(group: Pid) -> io::Result<Self> {
+        let process = shim::warden_command(group)?
+            // Its own group, so that Ctrl-C and signals to ours or the command's pass it by.
+            .process_group(0)
+            .stdin(Stdio::piped())
+            // Whoever reads our output waits for its last writer; that must not be the warden.
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()?;
+        Ok(Self { process })
+    }
+
+    /// Its process id, to tell it from the command's descendants.
+    pub(super) fn pid(&self) -> Pid {
+        Pid::from_child(&self.process)
+    }
+}
+
+impl Drop for Warden {
+    /// Dismisses it: whoever drops it has seen the end of the command.
+    fn drop(&mut self) {
+        // If the farewell cannot be said, it is because the warden is gone already; killing it then
+        // does nothing, and otherwise saves the time it would take to read.
+        if let Some(mut pipe) = self.process.stdin.take() {
+            let _ = pipe.write_all(b".");
+        }
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}

@@ -1,0 +1,195 @@
+//! The contract between this library and a store.
+//!
+//! A backend is asked for **a claim in a mode** and waits in whatever way is native to its store; the kinds above it are
+//! thin. Third parties may write one: implement [`Backend`], run `tenure_testkit::conformance!` over it, and every kind,
+//! guard and command works on it.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+use crate::keeper::News;
+use crate::{Ask, Claim, Error, ErrorKind, Grant, Kind, LockName, Mode, Renewal, Result, Token, View, Wait};
+
+/// A boxed future: what an object-safe trait returns where it would say `async fn`.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// One store, as this library sees it.
+///
+/// # Contract
+///
+/// What an implementor owes to everybody above it:
+///
+/// - **The id is the ask.** Every request carries the claim's id. Asking twice with one id is one ask, and once an id was
+///   released nothing may grant it again, however late a request arrives.
+/// - **Counted from sending.** A [`Grant`]'s and a [`Renewal`]'s `until` is [`Claim::window`] of an instant read *before*
+///   the request left, or of the store's own clock where both share it. The store keeps the name closed for at least
+///   `ttl + lock_delay` from the moment it handled the request.
+/// - **Unknown is an error.** A timeout or a broken connection is `Err`, never `Ok(None)` and never `Lost`. Whoever gets
+///   that error ends the claim by its id.
+/// - **Cancel safety.** Every future may be dropped at any await. [`acquire`](Backend::acquire) may leave the claim behind
+///   when dropped: the caller always calls [`release`](Backend::release) then. A dropped [`renew`](Backend::renew) means
+///   that it took too long: the connection that carried it must not carry the next one.
+/// - **No thread, task or connection stands for ownership.** Two claims of one client exclude each other like any others.
+/// - **Nothing is left.** A name that nobody holds and nobody waits for leaves nothing in the store after a while.
+pub trait Backend: Send + Sync + 'static {
+    /// What this store really does. Must not change while the backend lives.
+    fn abilities(&self) -> Abilities;
+
+    /// The store in words for errors and listings, without secrets: `sqlite:/var/lib/tenure.db`.
+    fn describe(&self) -> String;
+
+    /// Called once, before anything else: where to report what the store says on its own account.
+    fn attach(&self, news: News) {
+        drop(news);
+    }
+
+    /// Grants the claim, or waits for it natively; `Ok(None)` when it was not granted in time, and then nothing of it is
+    /// left in the store.
+    fn acquire<'a>(&'a self, claim: &'a Claim, wait: Wait) -> BoxFuture<'a, Result<Option<Grant>>>;
+
+    /// Renews a batch, with an answer for each in the same order. Called on the keeper's own thread, and must not queue
+    /// behind anything a user does.
+    fn renew<'a>(&'a self, claims: &'a [Claim]) -> BoxFuture<'a, Vec<Result<Renewal>>>;
+
+    /// Ends whatever the claim's id left behind: a hold, a place in line, or nothing. Idempotent and final.
+    fn release<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<()>>;
+
+    /// Changes the mode of a held rw lock in place; `Ok(None)` when it cannot be had now.
+    fn convert<'a>(&'a self, claim: &'a Claim, to: Mode) -> BoxFuture<'a, Result<Option<Grant>>>;
+
+    /// Who holds and who waits.
+    fn view<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<View>>;
+
+    /// Names in use that begin with `prefix`, in byte order, after `after`; at most `limit`. Never a scan that blocks the
+    /// store for others.
+    fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a LockName>, limit: usize) -> BoxFuture<'a, Result<Vec<View>>>;
+
+    /// Completes with the name's view once that says something else than `seen`.
+    fn watch<'a>(&'a self, name: &'a LockName, seen: &'a View) -> BoxFuture<'a, Result<View>>;
+
+    /// Asks every holder of the name to let go. How many there were.
+    fn ask<'a>(&'a self, name: &'a LockName, ask: &'a Ask) -> BoxFuture<'a, Result<usize>>;
+
+    /// Ends holds of the name by force: all of them, or the one with this token. How many there were.
+    fn break_holds<'a>(&'a self, name: &'a LockName, only: Option<Token>) -> BoxFuture<'a, Result<usize>>;
+
+    /// The value and version of a cell; version 0 when there is none.
+    fn cell_get<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<(Option<Vec<u8>>, u64)>>;
+
+    /// Writes a cell (or removes it) if its version is still `expected`; the new version, or `None` if it was not.
+    fn cell_set<'a>(&'a self, name: &'a LockName, expected: u64, value: Option<&'a [u8]>) -> BoxFuture<'a, Result<Option<u64>>>;
+
+    /// The smallest request that a grant on this store could possibly cost: what `tenure bench` divides by.
+    fn probe(&self) -> BoxFuture<'_, Result<()>>;
+
+    /// Looks at the store and says what could hurt: versions, settings, permissions, file systems.
+    fn examine(&self) -> BoxFuture<'_, Result<Vec<Finding>>>;
+
+    /// Lets go of connections, threads and files. Called once, after every hold has ended.
+    fn close(&self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async { Ok(()) })
+    }
+}
+
+/// What a store really does: queryable, so that nothing has to be believed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Abilities {
+    /// The store's word: `memory`, `sqlite`.
+    pub store: &'static str,
+    /// The kinds it offers; any other is [`Unsupported`](ErrorKind::Unsupported) when it is made.
+    pub kinds: &'static [Kind],
+    /// Whether its tokens rise for ever, and through what.
+    pub fencing: Fencing,
+    /// How its waiters learn that they were let in.
+    pub waiting: Waiting,
+    /// What keeps a hold alive.
+    pub liveness: Liveness,
+    /// Who can meet on one name.
+    pub reach: Reach,
+    /// Whether it has cells, the optimistic lock.
+    pub cells: bool,
+    /// The shortest ttl it can do; shorter ones are rounded up.
+    pub shortest_ttl: Duration,
+}
+
+impl Abilities {
+    /// `Ok` if the store offers the kind.
+    pub fn require(&self, kind: Kind) -> Result<()> {
+        if self.kinds.contains(&kind) {
+            return Ok(());
+        }
+        let offered: Vec<&str> = self.kinds.iter().map(|kind| kind.as_str()).collect();
+        Err(Error::new(ErrorKind::Unsupported, format!("this store has no {kind}"))
+            .with_store(self.store)
+            .with_hint(format!("It offers: {}. GUARANTEES.md says why", offered.join(", "))))
+    }
+}
+
+/// Through what a store's tokens keep rising.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Fencing {
+    /// As long as the store keeps its data *or* its clock does not go back.
+    DataOrClock,
+    /// As long as the store keeps its data: its own numbers.
+    Data,
+    /// Tokens are given but may repeat or go back.
+    None,
+}
+
+/// How waiters learn that they were let in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Waiting {
+    /// The store wakes exactly the one that was let in.
+    Notified,
+    /// Waiters look from time to time.
+    Polled,
+}
+
+/// What keeps a hold alive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Liveness {
+    /// A lease that is renewed; a dead holder costs its ttl.
+    Lease,
+    /// A lease, and a holder that was killed on the same host is noticed at once.
+    LeaseAndProcess,
+    /// A session with the store.
+    Session,
+}
+
+/// Who can meet on one name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Reach {
+    /// The tasks and threads of one process.
+    Process,
+    /// The processes of one host.
+    Host,
+    /// Everybody who can reach the server.
+    Network,
+}
+
+/// One thing [`Backend::examine`] found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// How bad it is.
+    pub level: Level,
+    /// What was looked at: `file system`, `SQLite version`.
+    pub what: String,
+    /// What was found, and what to do about it.
+    pub says: String,
+}
+
+/// How bad a [`Finding`] is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// As it should be.
+    Good,
+    /// Works, but know this.
+    Warning,
+    /// Will not work, or not safely.
+    Bad,
+}

@@ -1,0 +1,290 @@
+//! What a caller holds: proof, for as long as it lasts, and the signal that it does not.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::client::Inner;
+use crate::hold::{Event, Phase};
+use crate::keeper::{Hold, Seen};
+use crate::{Ask, Error, ErrorKind, Grant, Instant, Kind, LockName, Mode, Result, Sequencer, Token};
+
+/// A held lock. It is kept alive in the background until it is released or dropped.
+///
+/// A lock in a distributed system is a lease: it can end while you work, if the store or the way to it fails for longer
+/// than the ttl, or if this process stands still. A guard says so in three ways, all by the local clock and all before
+/// the store can let anybody else in: [`check`](Guard::check) before doing something that matters,
+/// [`lost`](Guard::lost) to stop what is running, and [`run`](Guard::run), which does both. For what may never happen
+/// twice, hand [`token`](Guard::token) to the resource and let it refuse lower ones.
+///
+/// Dropping a guard releases it in the background, on any thread, with or without a runtime.
+/// [`release`](Guard::release) does so at once and says how it went.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> tenure_core::Result<()> {
+/// # let client = tenure_core::Client::new(tenure_core::memory::Memory::new().backend())?;
+/// let guard = client.mutex("invoices")?.lock().await?;
+/// let sum = guard.run(async { 40 + 2 }).await?;
+/// guard.check()?;
+/// println!("{sum}, fenced by {}", guard.token());
+/// guard.release().await?;
+/// # Ok(()) }
+/// ```
+#[must_use = "a guard that is dropped at once releases its lock at once"]
+pub struct Guard {
+    pub(crate) lease: Arc<Lease>,
+    mode: Mode,
+}
+
+impl std::fmt::Debug for Guard {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Guard")
+            .field("name", self.name())
+            .field("mode", &self.mode)
+            .field("token", &self.token())
+            .field("phase", &self.phase())
+            .finish()
+    }
+}
+
+impl Guard {
+    pub(crate) fn new(lease: Arc<Lease>, mode: Mode) -> Self {
+        Guard { lease, mode }
+    }
+
+    /// What is locked.
+    pub fn name(&self) -> &LockName {
+        &self.hold().claim.name
+    }
+
+    /// The kind of lock.
+    pub fn kind(&self) -> Kind {
+        self.hold().claim.kind
+    }
+
+    /// How it is held.
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// The fencing number: larger than that of every earlier grant of this name, the same on re-entry.
+    pub fn token(&self) -> Token {
+        self.hold().token()
+    }
+
+    /// The hold as one printable string, to hand to what the lock protects.
+    pub fn sequencer(&self) -> Sequencer {
+        let issued_ms = self.lease.client.environment().clock.wall_micros() / 1000;
+        Sequencer { name: self.name().clone(), kind: self.kind(), mode: self.mode, token: self.token(), issued_ms }
+    }
+
+    /// The local instant from which the hold may not be trusted, unless it is renewed before.
+    pub fn valid_until(&self) -> Instant {
+        self.hold().until()
+    }
+
+    /// How long the hold may be trusted from now on; zero once it is lost.
+    pub fn remaining(&self) -> Duration {
+        match self.phase() {
+            Phase::Held | Phase::Jeopardy => self.valid_until().since(self.now()),
+            Phase::Lost | Phase::Gone => Duration::ZERO,
+        }
+    }
+
+    /// Where the hold stands now: held, in jeopardy (a renewal is overdue, the window still open), or lost.
+    pub fn phase(&self) -> Phase {
+        if self.lease.is_forked() { Phase::Lost } else { self.hold().phase_at(self.now()) }
+    }
+
+    /// `Ok` while the hold may be trusted. Asks the local clock only: no request, no waiting.
+    ///
+    /// In a forked child it is [`Lost`](ErrorKind::Lost): the parent has the lock.
+    pub fn check(&self) -> Result<()> {
+        match self.phase() {
+            Phase::Held | Phase::Jeopardy => Ok(()),
+            Phase::Lost | Phase::Gone => Err(self.lease.lost()),
+        }
+    }
+
+    /// Completes when the hold may no longer be trusted, before the store can let anybody else in.
+    ///
+    /// # Cancel safety
+    /// Dropping it stops listening, nothing else.
+    pub async fn lost(&self) {
+        let clock = self.lease.client.environment().clock;
+        loop {
+            let until = self.valid_until();
+            tokio::select! {
+                biased;
+                () = self.hold().until_some(|_| (self.phase() == Phase::Lost).then_some(())) => return,
+                // The keeper says so first; this is for the day its thread does not come to run.
+                () = clock.sleep_until(until), if until < Instant::NEVER => {}
+            }
+        }
+    }
+
+    /// Completes when somebody has asked the holder to let go, with why and who. Letting go remains the holder's choice.
+    ///
+    /// # Cancel safety
+    /// Dropping it stops listening; the request stays and is given by the next call.
+    pub async fn asked(&self) -> Ask {
+        self.hold().until_some(Hold::asked).await
+    }
+
+    /// Everything that happens to this hold, in order: [`Event`]s from now on.
+    pub fn events(&self) -> Events {
+        Events { hold: Arc::clone(self.hold()), seen: self.hold().seen() }
+    }
+
+    /// Runs a future for as long as the hold may be trusted: at the end of the window it is dropped where it stands, and
+    /// the answer is [`Lost`](ErrorKind::Lost). It is never polled without the lock.
+    ///
+    /// # Cancel safety
+    /// Dropping it drops the future; the lock stays held.
+    pub async fn run<F: Future>(&self, work: F) -> Result<F::Output> {
+        tokio::pin!(work);
+        let lost = self.lost();
+        tokio::pin!(lost);
+        std::future::poll_fn(move |context| {
+            if self.check().is_err() || lost.as_mut().poll(context).is_ready() {
+                return std::task::Poll::Ready(Err(self.lease.lost()));
+            }
+            work.as_mut().poll(context).map(Ok)
+        })
+        .await
+    }
+
+    /// Lets go, and completes when the store has confirmed it.
+    ///
+    /// `Err(Lost)` if the hold had been lost before: what was done under it may have overlapped with somebody else. Any
+    /// other error means that the store did not confirm; the ending is then tried again in the background, and the ttl is
+    /// the backstop. One guard of a re-entered lock only steps back; the last one lets go.
+    ///
+    /// # Cancel safety
+    /// Dropping it hands the ending to the background, as dropping the guard does.
+    pub async fn release(self) -> Result<()> {
+        match Arc::into_inner(self.lease) {
+            Some(lease) => lease.release().await,
+            None => Ok(()),
+        }
+    }
+
+    /// Turns a held write lock into a read lock without letting go in between, and lets other readers in.
+    ///
+    /// # Cancel safety
+    /// Dropped before it completes, the hold is one or the other; this guard then still says writer, and the store may have
+    /// let readers in: release it.
+    pub async fn downgrade(&mut self) -> Result<()> {
+        match self.convert(Mode::Exclusive, Mode::Shared).await? {
+            Some(()) => Ok(()),
+            None => Err(self.lease.lost()),
+        }
+    }
+
+    /// Turns a held read lock into the write lock if this is the only reader inside; `false` if it is not, and then it is
+    /// still a reader. Of two readers that try, at most one can succeed, and only after the other let go. An upgraded
+    /// hold has a new, higher token.
+    ///
+    /// # Cancel safety
+    /// Dropped before it completes, the hold is one or the other; this guard then still says reader: release it.
+    pub async fn try_upgrade(&mut self) -> Result<bool> {
+        Ok(self.convert(Mode::Shared, Mode::Exclusive).await?.is_some())
+    }
+
+    async fn convert(&mut self, from: Mode, to: Mode) -> Result<Option<()>> {
+        if (self.kind(), self.mode) != (Kind::RwLock, from) {
+            let what = format!("a {} held {} cannot become {to}", self.kind(), self.mode);
+            return Err(Error::new(ErrorKind::Unsupported, what).with_name(self.name()));
+        }
+        self.check()?;
+        let (client, hold) = (&self.lease.client, self.hold());
+        let keeper = client.keeper();
+        let sent = keeper.now();
+        let Some(Grant { token, until }) = keeper.backend.convert(&hold.claim, to).await? else { return Ok(None) };
+        hold.regranted(token, until, keeper.next_renewal(sent, hold.claim.ttl), keeper.now());
+        self.mode = to;
+        self.check()?;
+        Ok(Some(()))
+    }
+
+    fn hold(&self) -> &Arc<Hold> {
+        &self.lease.hold
+    }
+
+    fn now(&self) -> Instant {
+        self.lease.client.keeper().now()
+    }
+}
+
+/// What happens to a hold, in order. From [`Guard::events`]; outlives the guard.
+pub struct Events {
+    hold: Arc<Hold>,
+    seen: Seen,
+}
+
+impl Events {
+    /// The next event; `None` once the hold was let go, or after [`Event::Lost`].
+    ///
+    /// # Cancel safety
+    /// Dropping it loses nothing: the next call gives the same event.
+    pub async fn next(&mut self) -> Option<Event> {
+        let Events { hold, seen } = self;
+        hold.until_some(|hold| hold.next_event(seen)).await
+    }
+}
+
+/// A grant in keeping; ends when dropped. Guards share one when a lock is re-entered.
+pub(crate) struct Lease {
+    client: Arc<Inner>,
+    hold: Arc<Hold>,
+    process: u32,
+    released: bool,
+}
+
+impl Lease {
+    pub(crate) fn new(client: Arc<Inner>, hold: Arc<Hold>) -> Self {
+        Lease { client, hold, process: std::process::id(), released: false }
+    }
+
+    pub(crate) fn is_trusted(&self) -> bool {
+        let now = self.client.keeper().now();
+        !self.is_forked() && matches!(self.hold.phase_at(now), Phase::Held | Phase::Jeopardy)
+    }
+
+    pub(crate) fn lost(&self) -> Error {
+        let says = if self.is_forked() {
+            "this process was forked from the one that holds it"
+        } else {
+            "the hold was lost: its window ended before it could be renewed, or the store gave it away"
+        };
+        Error::new(ErrorKind::Lost, says)
+            .with_name(&self.hold.claim.name)
+            .with_store(self.client.keeper().backend.describe())
+            .with_hint("Somebody else may hold it now: stop, and check what was done since")
+    }
+
+    async fn release(mut self) -> Result<()> {
+        if self.is_forked() {
+            return Err(self.lost());
+        }
+        let had_it = self.client.keeper().let_go(&self.hold);
+        // Not `released` yet: if this future is dropped, or the store does not confirm, `drop` goes on in the background.
+        self.client.keeper().backend.release(&self.hold.claim).await?;
+        self.released = true;
+        if had_it { Ok(()) } else { Err(self.lost()) }
+    }
+
+    /// A fork copies guards but not the right to them; the copy must neither trust nor release.
+    fn is_forked(&self) -> bool {
+        self.process != std::process::id()
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if !self.released && !self.is_forked() {
+            self.client.keeper().let_go(&self.hold);
+            self.client.keeper().end(self.hold.claim.clone());
+        }
+    }
+}

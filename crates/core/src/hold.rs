@@ -1,0 +1,248 @@
+//! One hold as one state machine: Held ⇄ Jeopardy → Lost, and Gone once it is let go.
+//!
+//! Pure: it is told what happened and when, and says what to do next. Renewing is a state of it, not a task beside it, so
+//! nothing can go on renewing after the end. `Lost` and `Gone` are final: a renewal that was answered "yes" too late
+//! changes nothing, since its window has been given up already.
+
+use std::time::Duration;
+
+use crate::{Ask, Instant};
+
+/// Where a hold stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Phase {
+    /// Safe: the window is open and renewals are on time.
+    Held,
+    /// A renewal is overdue, but the window is still open: the hold may be trusted, and may soon be lost.
+    Jeopardy,
+    /// May no longer be trusted, whatever the store thinks.
+    Lost,
+    /// Let go by its owner.
+    Gone,
+}
+
+/// What the keeper must do now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Duty {
+    /// Nothing yet.
+    Nothing,
+    /// Send a renewal.
+    Renew,
+}
+
+/// The state of one hold.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct State {
+    pub(crate) phase: Phase,
+    /// The window's end.
+    pub(crate) until: Instant,
+    /// No renewal reaches beyond this: `max_hold`, or the window itself where renewal is off.
+    cap: Instant,
+    /// When to renew next.
+    due: Instant,
+    /// When a renewal that has not succeeded by then is overdue.
+    overdue: Instant,
+    /// A renewal is on its way; the next one waits for its answer or its deadline.
+    in_flight: bool,
+    ttl: Duration,
+}
+
+impl State {
+    /// A hold granted with this window; `keep` is whether it is renewed, `cap` is where renewal stops.
+    pub(crate) fn new(ttl: Duration, now: Instant, until: Instant, keep: bool, cap: Instant) -> Self {
+        let mut state = State {
+            phase: Phase::Held,
+            until,
+            cap,
+            due: Instant::NEVER,
+            overdue: Instant::NEVER,
+            in_flight: false,
+            ttl,
+        };
+        if keep {
+            // A grant made while waiting has a short first window: a third of what is left, not of the ttl.
+            state.plan(now + until.since(now) / 3);
+        } else {
+            state.cap = cap.min(until);
+        }
+        state.until = state.until.min(state.cap);
+        state
+    }
+
+    /// When to look at it again, if nothing else happens.
+    pub(crate) fn next_event(&self) -> Instant {
+        match self.phase {
+            Phase::Lost | Phase::Gone => Instant::NEVER,
+            Phase::Held if self.in_flight => self.until.min(self.overdue),
+            Phase::Held => self.until.min(self.due).min(self.overdue),
+            Phase::Jeopardy if self.in_flight => self.until,
+            Phase::Jeopardy => self.until.min(self.due),
+        }
+    }
+
+    /// When it would like to be renewed, for batching.
+    pub(crate) fn wants_renewal_before(&self, then: Instant) -> bool {
+        matches!(self.phase, Phase::Held | Phase::Jeopardy) && !self.in_flight && self.due <= then && self.until < self.cap
+    }
+
+    /// Time has passed. Becomes `Lost` or `Jeopardy` by the local clock alone, and says whether to renew.
+    pub(crate) fn tick(&mut self, now: Instant) -> Duty {
+        if !matches!(self.phase, Phase::Held | Phase::Jeopardy) {
+            return Duty::Nothing;
+        }
+        if now >= self.until {
+            self.phase = Phase::Lost;
+            return Duty::Nothing;
+        }
+        if now >= self.overdue {
+            self.phase = Phase::Jeopardy;
+        }
+        if self.wants_renewal_before(now) { Duty::Renew } else { Duty::Nothing }
+    }
+
+    /// A renewal was sent.
+    pub(crate) fn sent(&mut self) {
+        self.in_flight = true;
+    }
+
+    /// The store renewed it until then; `next` is when to renew again.
+    pub(crate) fn renewed(&mut self, until: Instant, next: Instant, now: Instant) {
+        self.in_flight = false;
+        self.tick(now); // an answer that came after the window's end is too late
+        if matches!(self.phase, Phase::Held | Phase::Jeopardy) {
+            self.phase = Phase::Held;
+            self.until = self.until.max(until).min(self.cap);
+            self.plan(next);
+        }
+    }
+
+    /// Nothing is known about a renewal: try again at `next`, as long as the window is open.
+    pub(crate) fn unknown(&mut self, next: Instant, now: Instant) {
+        self.in_flight = false;
+        self.due = next;
+        self.tick(now);
+    }
+
+    /// The store says that it is not held any more.
+    pub(crate) fn refused(&mut self) {
+        if matches!(self.phase, Phase::Held | Phase::Jeopardy) {
+            self.phase = Phase::Lost;
+        }
+    }
+
+    /// The owner lets go. Says whether it still had it.
+    pub(crate) fn let_go(&mut self, now: Instant) -> bool {
+        self.tick(now);
+        let had_it = matches!(self.phase, Phase::Held | Phase::Jeopardy);
+        self.phase = if had_it { Phase::Gone } else { self.phase };
+        had_it
+    }
+
+    /// The phase as of now, whether or not anybody has ticked.
+    pub(crate) fn phase_at(&self, now: Instant) -> Phase {
+        match self.phase {
+            Phase::Held | Phase::Jeopardy if now >= self.until => Phase::Lost,
+            Phase::Held if now >= self.overdue => Phase::Jeopardy,
+            phase => phase,
+        }
+    }
+
+    fn plan(&mut self, due: Instant) {
+        self.due = due;
+        self.overdue = due + renewal_deadline(self.ttl);
+    }
+}
+
+/// How long one renewal may take before it is given up and tried on a fresh connection.
+pub(crate) fn renewal_deadline(ttl: Duration) -> Duration {
+    ttl / 6
+}
+
+/// What a holder can be told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Event {
+    /// A renewal is overdue; the window is still open until then.
+    Jeopardy {
+        /// When the hold will be lost if nothing changes.
+        until: Instant,
+    },
+    /// The renewal came through after all.
+    Safe,
+    /// Somebody asks the holder to let go.
+    Asked(Ask),
+    /// The hold may no longer be trusted.
+    Lost,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TTL: Duration = Duration::from_secs(6);
+
+    fn at(seconds: u64) -> Instant {
+        Instant::from_nanos(seconds * 1_000_000_000)
+    }
+
+    fn kept() -> State {
+        State::new(TTL, at(0), at(6), true, Instant::NEVER)
+    }
+
+    #[test]
+    fn an_overdue_renewal_is_jeopardy_and_then_loss() {
+        let mut state = kept();
+        assert_eq!(state.tick(at(1)), Duty::Nothing);
+        assert_eq!(state.tick(at(2)), Duty::Renew);
+        state.sent();
+        assert_eq!((state.tick(at(3)), state.phase), (Duty::Nothing, Phase::Jeopardy));
+        state.unknown(at(4), at(3));
+        assert_eq!(state.tick(at(4)), Duty::Renew);
+        state.sent();
+        assert_eq!((state.tick(at(6)), state.phase), (Duty::Nothing, Phase::Lost));
+        state.renewed(at(10), at(8), at(7));
+        assert_eq!(state.phase, Phase::Lost, "a yes after the end is too late");
+    }
+
+    #[test]
+    fn a_renewal_makes_it_safe_again() {
+        let mut state = kept();
+        state.tick(at(2));
+        state.sent();
+        state.tick(at(4));
+        assert_eq!(state.phase, Phase::Jeopardy);
+        state.renewed(at(8), at(4), at(4));
+        assert_eq!((state.phase, state.until), (Phase::Held, at(8)));
+    }
+
+    #[test]
+    fn renewal_stops_at_the_cap() {
+        let mut state = State::new(TTL, at(0), at(6), true, at(7));
+        state.tick(at(2));
+        state.sent();
+        state.renewed(at(8), at(4), at(2));
+        assert_eq!(state.until, at(7));
+        assert_eq!(state.tick(at(5)), Duty::Nothing, "there is nothing left to gain");
+        state.tick(at(7));
+        assert_eq!(state.phase, Phase::Lost);
+    }
+
+    #[test]
+    fn without_renewal_the_window_is_all_there_is() {
+        let mut state = State::new(TTL, at(0), at(6), false, Instant::NEVER);
+        assert_eq!(state.next_event(), at(6));
+        assert_eq!((state.tick(at(5)), state.phase), (Duty::Nothing, Phase::Held));
+        state.tick(at(6));
+        assert_eq!(state.phase, Phase::Lost);
+    }
+
+    #[test]
+    fn nothing_renews_after_the_end() {
+        let mut state = kept();
+        assert!(state.let_go(at(1)));
+        assert_eq!(state.tick(at(2)), Duty::Nothing);
+        state.renewed(at(9), at(5), at(2));
+        assert_eq!(state.phase, Phase::Gone);
+        assert_eq!(state.next_event(), Instant::NEVER);
+    }
+}

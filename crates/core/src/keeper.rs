@@ -1,0 +1,489 @@
+//! The keeper: one per client, keeps every hold alive and tells its owner when it cannot.
+//!
+//! It lives on a thread of its own, with a runtime of its own, so that a busy executor cannot starve it (a renewal that
+//! the user's own CPU loop delays is a lost lock). Holds are kept in order of when something must next be done about
+//! them; the keeper sleeps until the first of those moments.
+//!
+//! - **Renewal** at a third of the ttl with jitter, in batches: whatever is about due goes along, so a thousand holds
+//!   soon share one request per round. A renewal that has no answer within a sixth of the ttl is dropped, which tells the
+//!   backend to use a fresh connection, and tried again for as long as the window is open.
+//! - **Loss** by the local clock, before the store can let anybody else in.
+//! - **Endings**: a dropped guard or a cancelled ask is ended by its id, again and again until the store confirmed it or
+//!   must have forgotten it by itself.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use crate::backend::Backend;
+use crate::environment::{Environment, Home};
+use crate::hold::{Duty, Event, Phase, State, renewal_deadline};
+use crate::{Ask, Claim, ClaimId, Error, ErrorKind, Instant, Renewal, Result, Token};
+
+/// One hold, shared by its guard and the keeper.
+pub(crate) struct Hold {
+    pub(crate) claim: Claim,
+    state: Mutex<Shown>,
+    /// Rings whenever something a holder can be told has happened.
+    changed: Notify,
+    /// This hold's key in the [`Table`]; only touched under the table's mutex.
+    place: AtomicU64,
+    number: u64,
+}
+
+/// What a hold shows to its guards.
+struct Shown {
+    state: State,
+    token: Token,
+    asked: Option<Ask>,
+    /// How often it was in jeopardy, was safe again, and was asked: what [`Events`] compares with.
+    jeopardies: u64,
+    asks: u64,
+}
+
+impl Hold {
+    fn lock(&self) -> MutexGuard<'_, Shown> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs one step of the state machine and tells whoever listens if that changed anything they can see.
+    fn step<T>(&self, step: impl FnOnce(&mut Shown) -> T) -> T {
+        let mut shown = self.lock();
+        let before = shown.state.phase;
+        let answer = step(&mut shown);
+        let after = shown.state.phase;
+        if before != after {
+            if after == Phase::Jeopardy {
+                shown.jeopardies += 1;
+            }
+            drop(shown);
+            self.changed.notify_waiters();
+        }
+        answer
+    }
+
+    pub(crate) fn token(&self) -> Token {
+        self.lock().token
+    }
+
+    pub(crate) fn until(&self) -> Instant {
+        self.lock().state.until
+    }
+
+    pub(crate) fn phase_at(&self, now: Instant) -> Phase {
+        self.lock().state.phase_at(now)
+    }
+
+    pub(crate) fn asked(&self) -> Option<Ask> {
+        self.lock().asked.clone()
+    }
+
+    pub(crate) fn let_go(&self, now: Instant) -> bool {
+        self.step(|shown| shown.state.let_go(now))
+    }
+
+    /// The store changed the hold's mode, with this grant.
+    pub(crate) fn regranted(&self, token: Token, until: Instant, next: Instant, now: Instant) {
+        self.step(|shown| {
+            shown.token = token;
+            shown.state.renewed(until, next, now);
+        });
+    }
+
+    fn told(&self, ask: Ask) {
+        let mut shown = self.lock();
+        if shown.asked.as_ref() != Some(&ask) {
+            shown.asked = Some(ask);
+            shown.asks += 1;
+            drop(shown);
+            self.changed.notify_waiters();
+        }
+    }
+
+    /// Waits until `ready` gives something.
+    pub(crate) async fn until_some<T>(&self, mut ready: impl FnMut(&Self) -> Option<T>) -> T {
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable(); // listen first, then look
+            if let Some(answer) = ready(self) {
+                return answer;
+            }
+            changed.await;
+        }
+    }
+}
+
+/// Where an [`Events`](crate::guard::Events) reader has got to.
+#[derive(Clone, Debug)]
+pub(crate) struct Seen {
+    phase: Phase,
+    jeopardies: u64,
+    asks: u64,
+}
+
+impl Hold {
+    pub(crate) fn seen(&self) -> Seen {
+        Seen { phase: Phase::Held, jeopardies: 0, asks: 0 }
+    }
+
+    /// The next thing to tell a reader, or `None` if it knows all; `Err` once there will be nothing more.
+    pub(crate) fn next_event(&self, seen: &mut Seen) -> Option<Option<Event>> {
+        let shown = self.lock();
+        if shown.asks > seen.asks {
+            seen.asks = shown.asks;
+            return Some(shown.asked.clone().map(Event::Asked));
+        }
+        // A jeopardy that came and went unseen is still told: first the one, then the other.
+        if shown.jeopardies > seen.jeopardies && seen.phase != Phase::Jeopardy {
+            seen.jeopardies = shown.jeopardies;
+            seen.phase = Phase::Jeopardy;
+            return Some(Some(Event::Jeopardy { until: shown.state.until }));
+        }
+        match (seen.phase, shown.state.phase) {
+            (Phase::Gone | Phase::Lost, _) => Some(None),
+            (_, Phase::Lost) => {
+                seen.phase = Phase::Lost;
+                Some(Some(Event::Lost))
+            }
+            (_, Phase::Gone) => Some(None),
+            (Phase::Jeopardy, Phase::Held) => {
+                seen.phase = Phase::Held;
+                seen.jeopardies = shown.jeopardies;
+                Some(Some(Event::Safe))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// All holds of a client, in order of when something must next be done about them.
+#[derive(Default)]
+struct Table {
+    holds: BTreeMap<(Instant, u64), Arc<Hold>>,
+    next_number: u64,
+    /// When the keeper will wake up by itself.
+    wakes_at: Option<Instant>,
+}
+
+impl Table {
+    fn insert(&mut self, hold: Arc<Hold>) {
+        let at = hold.lock().state.next_event();
+        hold.place.store(at.as_nanos(), Ordering::Relaxed);
+        self.holds.insert((at, hold.number), hold);
+    }
+
+    fn remove(&mut self, hold: &Hold) {
+        let at = Instant::from_nanos(hold.place.load(Ordering::Relaxed));
+        self.holds.remove(&(at, hold.number));
+    }
+}
+
+/// The client's end of its keeper.
+pub(crate) struct Keeper {
+    shared: Arc<Shared>,
+    runtime: tokio::runtime::Handle,
+}
+
+pub(crate) struct Shared {
+    pub(crate) backend: Arc<dyn Backend>,
+    pub(crate) environment: Environment,
+    table: Mutex<Table>,
+    wake: Notify,
+    jobs: mpsc::UnboundedSender<Job>,
+}
+
+/// What the keeper is told to do.
+enum Job {
+    /// End this claim, whatever it was.
+    End(Claim),
+    /// Say when every ending so far is done.
+    Drain(oneshot::Sender<()>),
+    /// The client is gone.
+    Stop,
+}
+
+impl Keeper {
+    /// Starts the keeper of a client.
+    pub(crate) fn start(backend: Arc<dyn Backend>, environment: Environment) -> Result<Self> {
+        let (jobs, inbox) = mpsc::unbounded_channel();
+        let home = environment.home;
+        let shared =
+            Arc::new(Shared { backend, environment, table: Mutex::default(), wake: Notify::new(), jobs });
+        shared.backend.attach(News(Arc::downgrade(&shared)));
+        let keeping = keep(Arc::clone(&shared), inbox);
+        let runtime = match home {
+            Home::Here => {
+                let runtime = tokio::runtime::Handle::current();
+                runtime.spawn(keeping);
+                runtime
+            }
+            Home::OwnThread => start_thread(keeping)?,
+        };
+        Ok(Keeper { shared, runtime })
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// The keeper's runtime: a place for work that must not depend on the caller's.
+    pub(crate) fn runtime(&self) -> &tokio::runtime::Handle {
+        &self.runtime
+    }
+
+    /// Completes when every ending begun so far is done.
+    pub(crate) async fn drain(&self) {
+        let (done, drained) = oneshot::channel();
+        if self.shared.jobs.send(Job::Drain(done)).is_ok() {
+            let _ = drained.await;
+        }
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        let _ = self.shared.jobs.send(Job::Stop);
+    }
+}
+
+fn start_thread(keeping: impl Future<Output = ()> + Send + 'static) -> Result<tokio::runtime::Handle> {
+    let failed = |error: std::io::Error| {
+        Error::new(ErrorKind::Backend, "the keeper's thread could not be started")
+            .with_source(error)
+            .with_hint("Look at the process's limits on threads and open files")
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+    let handle = runtime.handle().clone();
+    std::thread::Builder::new()
+        .name("tenure-keeper".to_owned())
+        .spawn(move || runtime.block_on(keeping))
+        .map_err(failed)?;
+    Ok(handle)
+}
+
+impl Shared {
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn now(&self) -> Instant {
+        self.environment.clock.now()
+    }
+
+    /// Takes a grant into keeping.
+    pub(crate) fn hold(&self, claim: Claim, token: Token, until: Instant, keep: bool, max_hold: Option<Duration>) -> Arc<Hold> {
+        let now = self.now();
+        let cap = max_hold.map_or(Instant::NEVER, |max| now + max);
+        let state = State::new(claim.ttl, now, until, keep, cap);
+        let next = state.next_event();
+        let mut table = self.table();
+        table.next_number += 1;
+        let shown = Shown { state, token, asked: None, jeopardies: 0, asks: 0 };
+        let hold = Arc::new(Hold {
+            claim,
+            state: Mutex::new(shown),
+            changed: Notify::new(),
+            place: AtomicU64::new(0),
+            number: table.next_number,
+        });
+        table.insert(Arc::clone(&hold));
+        // Waking a thread costs more than the rest of a grant: only when it would sleep through this one.
+        let must_wake = table.wakes_at.is_none_or(|wakes_at| next < wakes_at);
+        if must_wake {
+            table.wakes_at = Some(next);
+        }
+        drop(table);
+        if must_wake {
+            self.wake.notify_one();
+        }
+        hold
+    }
+
+    /// Stops keeping a hold. Says whether it could still be trusted.
+    pub(crate) fn let_go(&self, hold: &Hold) -> bool {
+        let had_it = hold.let_go(self.now());
+        self.table().remove(hold); // in this order: a renewal just coming back must see that it is over
+        had_it
+    }
+
+    /// Ends a claim in the background. Needs no runtime and never blocks.
+    pub(crate) fn end(&self, claim: Claim) {
+        let _ = self.jobs.send(Job::End(claim));
+    }
+
+    /// A third of the ttl after `sent`, less up to a tenth of that, so that clients that started together drift apart.
+    pub(crate) fn next_renewal(&self, sent: Instant, ttl: Duration) -> Instant {
+        let interval = ttl / 3;
+        sent + self.environment.between(interval.mul_f64(0.9), interval)
+    }
+
+    fn holds_matching(&self, id: ClaimId) -> Vec<Arc<Hold>> {
+        self.table().holds.values().filter(|hold| hold.claim.id == id).map(Arc::clone).collect()
+    }
+}
+
+/// Where a backend reports what its store says unasked. Cheap to clone; does nothing once the client is gone.
+#[derive(Clone)]
+pub struct News(Weak<Shared>);
+
+impl News {
+    /// Somebody asks the holder of this claim to let go.
+    pub fn asked(&self, id: ClaimId, ask: Ask) {
+        for hold in self.holds(id) {
+            hold.told(ask.clone());
+        }
+    }
+
+    /// The store says that this claim is not held any more.
+    pub fn lost(&self, id: ClaimId) {
+        for hold in self.holds(id) {
+            hold.step(|shown| shown.state.refused());
+        }
+    }
+
+    fn holds(&self, id: ClaimId) -> Vec<Arc<Hold>> {
+        self.0.upgrade().map(|shared| shared.holds_matching(id)).unwrap_or_default()
+    }
+}
+
+/// The keeper's life.
+async fn keep(shared: Arc<Shared>, mut inbox: mpsc::UnboundedReceiver<Job>) {
+    let mut endings = JoinSet::new();
+    let mut drains: Vec<oneshot::Sender<()>> = Vec::new();
+    let mut stopping = false;
+    loop {
+        let next = look_after(&shared);
+        let sleep = shared.environment.clock.sleep_until(next);
+        tokio::select! {
+            biased;
+            job = inbox.recv(), if !stopping => match job {
+                Some(Job::End(claim)) => { endings.spawn(end(Arc::clone(&shared), claim)); }
+                Some(Job::Drain(done)) => drains.push(done),
+                Some(Job::Stop) | None => stopping = true,
+            },
+            Some(_) = endings.join_next() => {}
+            () = shared.wake.notified() => {}
+            () = sleep => {}
+        }
+        if endings.is_empty() {
+            drains.drain(..).for_each(|done| drop(done.send(())));
+            if stopping && inbox.is_empty() {
+                return;
+            }
+        }
+        while stopping && let Ok(job) = inbox.try_recv() {
+            if let Job::End(claim) = job {
+                endings.spawn(end(Arc::clone(&shared), claim));
+            }
+        }
+    }
+}
+
+/// Does what is due, and says when to look again.
+fn look_after(shared: &Arc<Shared>) -> Instant {
+    let now = shared.now();
+    let mut due = Vec::new();
+    let mut table = shared.table();
+    while let Some(first) = table.holds.first_entry().filter(|first| first.key().0 <= now) {
+        let hold = first.remove();
+        if hold.step(|shown| shown.state.tick(now)) == Duty::Renew {
+            due.push(hold);
+        } else if !matches!(hold.lock().state.phase, Phase::Lost | Phase::Gone) {
+            table.insert(hold);
+        }
+    }
+    if let Some(shortest) = due.iter().map(|hold| hold.claim.ttl).min() {
+        // Company for the road: what would be due within three quarters of a round goes now.
+        let soon = now + shortest / 4;
+        let company: Vec<_> = table
+            .holds
+            .range(..=(soon, u64::MAX))
+            .filter(|(_, hold)| hold.claim.ttl / 4 >= soon.since(now) && hold.lock().state.wants_renewal_before(soon))
+            .map(|(key, _)| *key)
+            .collect();
+        due.extend(company.into_iter().filter_map(|key| table.holds.remove(&key)));
+        for hold in due.iter() {
+            hold.lock().state.sent();
+        }
+    }
+    for hold in &due {
+        table.insert(Arc::clone(hold));
+    }
+    let next = table.holds.first_key_value().map_or(Instant::NEVER, |((at, _), _)| *at);
+    table.wakes_at = Some(next);
+    drop(table);
+    for batch in batches(due) {
+        tokio::spawn(renew(Arc::clone(shared), batch));
+    }
+    next
+}
+
+/// Holds of about the same ttl share a request, and so a deadline.
+fn batches(mut due: Vec<Arc<Hold>>) -> Vec<Vec<Arc<Hold>>> {
+    due.sort_by_key(|hold| hold.claim.ttl);
+    let mut batches: Vec<Vec<Arc<Hold>>> = Vec::new();
+    for hold in due {
+        match batches.last_mut() {
+            Some(batch) if batch[0].claim.ttl * 2 > hold.claim.ttl => batch.push(hold),
+            _ => batches.push(vec![hold]),
+        }
+    }
+    batches
+}
+
+/// One renewal of one batch, and what comes of it.
+async fn renew(shared: Arc<Shared>, batch: Vec<Arc<Hold>>) {
+    let claims: Vec<Claim> = batch.iter().map(|hold| hold.claim.clone()).collect();
+    let ttl = claims[0].ttl; // the shortest, see `batches`
+    let sent = shared.now();
+    let answers = timeout(renewal_deadline(ttl), shared.backend.renew(&claims)).await;
+    let now = shared.now();
+    let retry = now + shared.environment.between(ttl / 48, ttl / 24);
+    let next = shared.next_renewal(sent, ttl);
+    let answers = answers.unwrap_or_default();
+    let mut answers = answers.into_iter();
+    for hold in &batch {
+        match answers.next() {
+            Some(Ok(Renewal::Held { until, asked })) => {
+                hold.step(|shown| shown.state.renewed(until, next, now));
+                if let Some(ask) = asked {
+                    hold.told(ask);
+                }
+            }
+            Some(Ok(Renewal::Lost)) => hold.step(|shown| shown.state.refused()),
+            Some(Err(_)) | None => hold.step(|shown| shown.state.unknown(retry, now)),
+        }
+    }
+    let mut table = shared.table();
+    for hold in batch {
+        table.remove(&hold);
+        if !matches!(hold.lock().state.phase, Phase::Lost | Phase::Gone) {
+            table.insert(hold);
+        }
+    }
+    drop(table);
+    shared.wake.notify_one();
+}
+
+/// Ends one claim for good: until the store confirmed it, or must have forgotten it by itself.
+async fn end(shared: Arc<Shared>, claim: Claim) {
+    let forgotten = shared.now() + claim.ttl + claim.lock_delay + claim.min_hold;
+    let mut pause = Duration::from_millis(5);
+    loop {
+        let deadline = renewal_deadline(claim.ttl).max(Duration::from_millis(50));
+        if let Ok(Ok(())) = timeout(deadline, shared.backend.release(&claim)).await {
+            return;
+        }
+        if shared.now() >= forgotten {
+            return;
+        }
+        tokio::time::sleep(shared.environment.between(pause / 2, pause)).await;
+        pause = (pause * 2).min(Duration::from_secs(1));
+    }
+}

@@ -1,0 +1,229 @@
+//! Several names as one lock.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use crate::client::Asker;
+use crate::{Client, Error, ErrorKind, Guard, Instant, Kind, LockName, Mode, Result, Token, Wait};
+
+/// Several names as one lock: all of them or none. Names are sorted and taken once each, so two multi-locks that share
+/// names cannot wait for each other in a circle. Each name is the [`Mutex`](crate::Mutex) of that name to everybody else.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> tenure_core::Result<()> {
+/// # let client = tenure_core::Client::new(tenure_core::memory::Memory::new().backend())?;
+/// let transfer = client.multi(["account/7", "account/3", "account/7"])?;
+/// let guard = transfer.lock().await?;
+/// assert_eq!(guard.tokens().count(), 2);
+/// guard.release().await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Multi {
+    asks: Vec<Asker>,
+}
+
+impl Multi {
+    pub(crate) fn new<N: AsRef<str>>(client: &Client, names: impl IntoIterator<Item = N>) -> Result<Self> {
+        let names: BTreeSet<LockName> = names.into_iter().map(LockName::new).collect::<Result<_>>()?;
+        if names.is_empty() {
+            return Err(Error::new(ErrorKind::BadName, "a multi-lock needs at least one name"));
+        }
+        let asks = names.iter().map(|name| client.asker(name.as_str(), Kind::Mutex)).collect::<Result<_>>()?;
+        Ok(Multi { asks })
+    }
+
+    /// The names, in the order in which they are taken.
+    pub fn names(&self) -> impl Iterator<Item = &LockName> {
+        self.asks.iter().map(|ask| &ask.name)
+    }
+
+    /// As on every kind: see [`Mutex::ttl`](crate::Mutex::ttl).
+    pub fn ttl(self, ttl: Duration) -> Result<Self> {
+        let ttl = crate::options::ttl(ttl)?;
+        Ok(self.each(|ask| ask.options.ttl = ttl))
+    }
+
+    /// As on every kind: see [`Mutex::keep`](crate::Mutex::keep).
+    pub fn keep(self, keep: bool) -> Self {
+        self.each(|ask| ask.options.keep = keep)
+    }
+
+    /// As on every kind: see [`Mutex::min_hold`](crate::Mutex::min_hold).
+    pub fn min_hold(self, min_hold: Duration) -> Result<Self> {
+        let min_hold = crate::options::up_to_a_day("a minimum hold", min_hold)?;
+        Ok(self.each(|ask| ask.options.min_hold = min_hold))
+    }
+
+    /// As on every kind: see [`Mutex::max_hold`](crate::Mutex::max_hold).
+    pub fn max_hold(self, max_hold: Duration) -> Result<Self> {
+        let max_hold = crate::options::ttl(max_hold)?;
+        Ok(self.each(|ask| ask.options.max_hold = Some(max_hold)))
+    }
+
+    /// As on every kind: see [`Mutex::lock_delay`](crate::Mutex::lock_delay).
+    pub fn lock_delay(self, lock_delay: Duration) -> Result<Self> {
+        let lock_delay = crate::options::up_to_a_day("a lock-delay", lock_delay)?;
+        Ok(self.each(|ask| ask.options.lock_delay = lock_delay))
+    }
+
+    /// As on every kind: see [`Mutex::note`](crate::Mutex::note).
+    pub fn note(self, note: impl AsRef<str>) -> Result<Self> {
+        let note = crate::Note::new(note)?;
+        Ok(self.each(|ask| ask.options.note = Some(note.clone())))
+    }
+
+    /// As on every kind: see [`Mutex::spin`](crate::Mutex::spin).
+    pub fn spin(self, backoff: crate::Backoff) -> Self {
+        self.each(|ask| ask.options.spin = Some(backoff))
+    }
+
+    /// Locks all names, waiting for as long as it takes.
+    ///
+    /// # Cancel safety
+    /// Dropping it lets go of what was taken so far and leaves nothing behind.
+    pub async fn lock(&self) -> Result<MultiGuard> {
+        loop {
+            if let Some(guard) = self.take(Wait::Forever).await? {
+                return Ok(guard);
+            }
+        }
+    }
+
+    /// Locks all names if all are free; `None` if one is not, and then none is held.
+    ///
+    /// # Cancel safety
+    /// Dropping it leaves nothing behind.
+    pub async fn try_lock(&self) -> Result<Option<MultiGuard>> {
+        self.take(Wait::No).await
+    }
+
+    /// Locks all names if that is possible within `wait` altogether.
+    ///
+    /// # Cancel safety
+    /// Dropping it lets go of what was taken so far and leaves nothing behind.
+    pub async fn try_lock_for(&self, wait: Duration) -> Result<Option<MultiGuard>> {
+        self.take(Wait::For(wait)).await
+    }
+
+    async fn take(&self, wait: Wait) -> Result<Option<MultiGuard>> {
+        let clock = self.asks[0].client.environment().clock;
+        let deadline = match wait {
+            Wait::For(wait) => clock.now() + wait,
+            Wait::No | Wait::Forever => Instant::NEVER,
+        };
+        let mut taken = MultiGuard { guards: Vec::with_capacity(self.asks.len()) };
+        for ask in &self.asks {
+            let left = match wait {
+                Wait::For(_) => Wait::For(deadline.since(clock.now())),
+                wait => wait,
+            };
+            match ask.ask(Mode::Exclusive, left).await {
+                Ok(Some(guard)) => taken.guards.push(guard),
+                Ok(None) => {
+                    taken.release().await?;
+                    return Ok(None);
+                }
+                Err(error) => {
+                    let _ = taken.release().await; // the first error is the one to tell; what is left goes in the background
+                    return Err(error);
+                }
+            }
+        }
+        // Waiting for the last may have outlasted the first: never a partial hold.
+        if taken.check().is_err() {
+            let _ = taken.release().await;
+            return Ok(None);
+        }
+        Ok(Some(taken))
+    }
+
+    fn each(mut self, set: impl Fn(&mut Asker)) -> Self {
+        self.asks.iter_mut().for_each(set);
+        self
+    }
+}
+
+/// A held multi-lock: a [`Guard`] for each name, and the weakest of them speaks for all.
+#[must_use = "a guard that is dropped at once releases its locks at once"]
+#[derive(Debug)]
+pub struct MultiGuard {
+    guards: Vec<Guard>,
+}
+
+impl MultiGuard {
+    /// The guards, in the order of their names.
+    pub fn guards(&self) -> &[Guard] {
+        &self.guards
+    }
+
+    /// Each name's fencing number.
+    pub fn tokens(&self) -> impl Iterator<Item = (&LockName, Token)> {
+        self.guards.iter().map(|guard| (guard.name(), guard.token()))
+    }
+
+    /// The smallest of the windows.
+    pub fn valid_until(&self) -> Instant {
+        self.guards.iter().map(Guard::valid_until).min().unwrap_or(Instant::NEVER)
+    }
+
+    /// `Ok` while every one of them may be trusted.
+    pub fn check(&self) -> Result<()> {
+        self.guards.iter().try_for_each(Guard::check)
+    }
+
+    /// Completes when the first of them may no longer be trusted.
+    ///
+    /// # Cancel safety
+    /// Dropping it stops listening, nothing else.
+    pub async fn lost(&self) {
+        first(self.guards.iter().map(Guard::lost)).await
+    }
+
+    /// Completes when somebody has asked for one of them.
+    ///
+    /// # Cancel safety
+    /// Dropping it stops listening; the request stays.
+    pub async fn asked(&self) -> crate::Ask {
+        first(self.guards.iter().map(Guard::asked)).await
+    }
+
+    /// Runs a future for as long as all of them may be trusted. See [`Guard::run`].
+    ///
+    /// # Cancel safety
+    /// Dropping it drops the future; the locks stay held.
+    pub async fn run<F: Future>(&self, work: F) -> Result<F::Output> {
+        let [first, rest @ ..] = &self.guards[..] else { return Ok(work.await) };
+        let mut work: std::pin::Pin<Box<dyn Future<Output = Result<F::Output>> + '_>> = Box::pin(first.run(work));
+        for guard in rest {
+            work = Box::pin(async move { guard.run(work).await? });
+        }
+        work.await
+    }
+
+    /// Lets go of all of them, the last one taken first. The first error is given, but all are tried.
+    ///
+    /// # Cancel safety
+    /// Dropping it hands the rest to the background.
+    pub async fn release(mut self) -> Result<()> {
+        let mut answer = Ok(());
+        while let Some(guard) = self.guards.pop() {
+            let released = guard.release().await;
+            answer = answer.and(released);
+        }
+        answer
+    }
+}
+
+/// The first of several futures to complete.
+async fn first<F: Future>(futures: impl Iterator<Item = F>) -> F::Output {
+    let mut futures: Vec<_> = futures.map(Box::pin).collect();
+    std::future::poll_fn(|context| {
+        futures
+            .iter_mut()
+            .map(|future| future.as_mut().poll(context))
+            .find(std::task::Poll::is_ready)
+            .unwrap_or(std::task::Poll::Pending)
+    })
+    .await
+}

@@ -1,0 +1,52 @@
+//! The contract behind `tenure`: what a lock is here, whatever store it lives on.
+//!
+//! Most programs want the `tenure` crate, which adds the stores. This one has no store but memory, and names none.
+//!
+//! # Layout
+//!
+//! - [`backend`]: the contract with a store, and [`memory`], the smallest store to read
+//! - [`record`]: the whole lock algorithm on one name, pure; [`admit()`]: its entry rule
+//! - `hold`, `keeper`: what happens to a grant after it was given; [`Guard`]: what the caller sees of it
+//! - `client`: from an ask to a guard; `kinds`: the seven kinds, thin words over one ask; [`Cell`]: the optimistic lock
+//! - [`claim`], [`LockName`], [`Sequencer`], [`View`], [`Error`], [`clock`]: the words
+
+mod admit;
+pub mod backend;
+mod cell;
+pub mod claim;
+mod client;
+pub mod clock;
+mod environment;
+mod error;
+mod guard;
+mod hold;
+mod keeper;
+mod kinds;
+pub mod memory;
+mod name;
+mod options;
+pub mod record;
+mod sequencer;
+mod view;
+
+pub use admit::{Entry, admit};
+pub use backend::{Abilities, Backend};
+pub use cell::{Cell, Versioned};
+pub use claim::{
+    Ask, Claim, ClaimId, Fingerprint, Grant, HANDOVER_TTL, Kind, MAX_TTL, MIN_TTL, Mode, Note, Origin, Renewal, Token, Wait,
+    margin,
+};
+pub use client::{Client, Watch};
+pub use clock::{Clock, Instant};
+pub use environment::Environment;
+pub use error::{Error, ErrorKind, Result};
+pub use guard::{Events, Guard};
+pub use hold::{Event, Phase};
+pub use keeper::News;
+pub use kinds::{
+    Election, FairMutex, Leader, Multi, MultiGuard, Mutex, Observer, Owner, ReentrantMutex, RwLock, Semaphore,
+};
+pub use name::LockName;
+pub use options::{Backoff, DEFAULT_TTL};
+pub use sequencer::Sequencer;
+pub use view::{Holder, View, Waiter};

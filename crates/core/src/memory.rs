@@ -1,0 +1,376 @@
+//! The memory store: the reference backend, and the smallest one to read.
+//!
+//! A [`Memory`] is to its clients what a server is to others: a map from names to [`Record`]s, each verb of which runs
+//! under one mutex. Who can interleave with what is therefore simple: a verb with nothing; a *wait* with everything. A
+//! waiter sleeps on a channel of its own, which the verb that lets it in sends to while the mutex is still held, and its
+//! [`Place`] ends the claim when the future is dropped, so that every way out of [`Backend::acquire`] leaves either a grant
+//! in the caller's hand or nothing at all.
+//!
+//! Time is the one thing nobody announces: a holder that stops renewing is noticed by the waiters' own timers, set to
+//! the record's [`next_change`](Record::next_change).
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+
+use tokio::sync::{Notify, oneshot};
+
+use crate::backend::{Abilities, Backend, BoxFuture, Fencing, Finding, Level, Liveness, Reach, Waiting};
+use crate::keeper::News;
+use crate::record::{Admission, ClientKey, Moment, Record, Wake};
+use crate::{Ask, Claim, ClaimId, Clock, Grant, Instant, Kind, LockName, Mode, Renewal, Result, Token, View, Wait};
+
+/// A store in this process's memory: for tests, and for tasks and threads of one process.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> tenure_core::Result<()> {
+/// use tenure_core::{Client, memory::Memory};
+/// let store = Memory::new();
+/// let (one, other) = (Client::new(store.backend())?, Client::new(store.backend())?);
+/// let guard = one.mutex("x")?.lock().await?;
+/// assert!(other.mutex("x")?.try_lock().await?.is_none());
+/// guard.release().await?;
+/// assert!(other.mutex("x")?.try_lock().await?.is_some());
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Memory(Arc<Store>);
+
+struct Store {
+    clock: Clock,
+    names: Mutex<Names>,
+    /// The highest token of any record that was dropped: what a new record starts from, so that a name whose record went
+    /// away within one tick of the clock, or before the clock was set back, still goes up.
+    floor: AtomicU64,
+    changed: Notify,
+    next_client: AtomicU64,
+}
+
+#[derive(Default)]
+struct Names {
+    records: HashMap<LockName, Record>,
+    waiting: HashMap<ClaimId, oneshot::Sender<Grant>>,
+    cells: BTreeMap<LockName, (Vec<u8>, u64)>,
+    clients: HashMap<ClientKey, News>,
+}
+
+/// One client's end of a [`Memory`].
+struct MemoryBackend {
+    store: Arc<Store>,
+    client: ClientKey,
+}
+
+impl Memory {
+    /// A new, empty store.
+    pub fn new() -> Self {
+        Self::with_clock(Clock::Boot)
+    }
+
+    /// A store on another clock, for simulations.
+    pub fn with_clock(clock: Clock) -> Self {
+        Memory(Arc::new(Store {
+            clock,
+            names: Mutex::default(),
+            floor: AtomicU64::new(0),
+            changed: Notify::new(),
+            next_client: AtomicU64::new(1),
+        }))
+    }
+
+    /// The process's store of this name: what `memory://NAME` connects to. It lives as long as anybody uses it.
+    pub fn shared(name: &str) -> Self {
+        static STORES: OnceLock<Mutex<HashMap<String, Weak<Store>>>> = OnceLock::new();
+        let mut stores = STORES.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
+        stores.retain(|_, store| store.strong_count() > 0);
+        if let Some(store) = stores.get(name).and_then(Weak::upgrade) {
+            return Memory(store);
+        }
+        let memory = Memory::new();
+        stores.insert(name.to_owned(), Arc::downgrade(&memory.0));
+        memory
+    }
+
+    /// A backend for one client.
+    pub fn backend(&self) -> impl Backend {
+        let client = self.0.next_client.fetch_add(1, Ordering::Relaxed);
+        MemoryBackend { store: Arc::clone(&self.0), client }
+    }
+
+    /// How many names, waiters and cells the store has right now: what "nothing is left behind" is measured by.
+    pub fn residue(&self) -> usize {
+        let names = self.0.lock();
+        names.records.len() + names.waiting.len() + names.cells.len()
+    }
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Store {
+    fn lock(&self) -> MutexGuard<'_, Names> {
+        self.names.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn moment(&self) -> Moment {
+        Moment { now: self.clock.now(), wall_micros: self.clock.wall_micros() }
+    }
+
+    /// Runs one verb on the record of a name, if it has one, and wakes whom the verb let in.
+    fn with<T>(&self, name: &LockName, verb: impl FnOnce(&mut Record, Moment, &mut Vec<Wake>) -> T) -> Option<T> {
+        let mut names = self.lock();
+        let record = names.records.get_mut(name)?;
+        let mut woken = Vec::new();
+        let at = self.moment();
+        let answer = verb(record, at, &mut woken);
+        self.settle(&mut names, name, woken);
+        Some(answer)
+    }
+
+    /// What every verb ends with: an idle record is dropped, the woken are told, watchers look.
+    fn settle(&self, names: &mut Names, name: &LockName, woken: Vec<Wake>) {
+        for wake in woken {
+            if let Some(sender) = names.waiting.remove(&wake.id) {
+                let _ = sender.send(wake.grant()); // a receiver that is gone is about to end its claim: see `Place`
+            }
+        }
+        if names.records.get(name).is_some_and(Record::is_idle) {
+            let record = names.records.remove(name).expect("it was just there");
+            self.floor.fetch_max(record.last.get(), Ordering::Relaxed);
+        }
+        self.changed.notify_waiters();
+    }
+
+    fn view(&self, name: &LockName) -> View {
+        let (names, now) = (self.lock(), self.clock.now());
+        names.records.get(name).map_or_else(|| View::free(name.clone()), |record| record.view(name, now))
+    }
+}
+
+/// A place in line that ends with its future: dropping it ends the claim.
+struct Place<'a> {
+    store: &'a Store,
+    claim: &'a Claim,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.store.lock().waiting.remove(&self.claim.id);
+        self.store.with(&self.claim.name, |record, at, woken| record.end(self.claim.id, at, woken));
+    }
+}
+
+impl MemoryBackend {
+    /// Lets the claim in, or puts it in line and gives the channel it will be woken through.
+    fn ask_for(&self, claim: &Claim, wait: Wait) -> Result<Result<Option<Grant>, oneshot::Receiver<Grant>>> {
+        let mut names = self.store.lock();
+        let at = self.store.moment();
+        let floor = || Record::new(claim.kind, Token::new(self.store.floor.load(Ordering::Relaxed)));
+        let record = names.records.entry(claim.name.clone()).or_insert_with(floor);
+        let queue_until = (wait != Wait::No).then_some(Instant::NEVER); // a waiter here cannot die without its future being dropped
+        let mut woken = Vec::new();
+        let admission = record.ask_for(claim, self.client, queue_until, at, &mut woken);
+        let answer = match admission {
+            Ok(Admission::Granted(token)) => Ok(Ok(Some(Grant { token, until: claim.window(at.now) }))),
+            Ok(Admission::Busy) => Ok(Ok(None)),
+            Ok(Admission::Queued) => {
+                let (sender, receiver) = oneshot::channel();
+                names.waiting.insert(claim.id, sender);
+                Ok(Err(receiver))
+            }
+            Err(error) => Err(error),
+        };
+        self.store.settle(&mut names, &claim.name, woken);
+        answer
+    }
+
+    async fn wait_in_line(&self, claim: &Claim, wait: Wait, mut granted: oneshot::Receiver<Grant>) -> Option<Grant> {
+        let (store, clock) = (&*self.store, self.store.clock);
+        let place = Place { store, claim };
+        let deadline = match wait {
+            Wait::For(wait) => clock.now() + wait,
+            Wait::No | Wait::Forever => Instant::NEVER,
+        };
+        loop {
+            let changes = store.lock().records.get(&claim.name).and_then(Record::next_change).unwrap_or(Instant::NEVER);
+            tokio::select! {
+                biased;
+                grant = &mut granted => {
+                    std::mem::forget(place); // the claim is the caller's now
+                    return grant.ok();
+                }
+                () = clock.sleep_until(deadline.min(changes)) => {}
+            }
+            // Somebody's time is up: a holder's, then whoever is next is woken by this very sweep; or our own.
+            store.with(&claim.name, |record, at, woken| record.sweep(at, woken));
+            if clock.now() >= deadline && granted.is_empty() {
+                return None;
+            }
+        }
+    }
+}
+
+impl Backend for MemoryBackend {
+    fn abilities(&self) -> Abilities {
+        Abilities {
+            store: "memory",
+            kinds: &Kind::ALL,
+            fencing: Fencing::DataOrClock,
+            waiting: Waiting::Notified,
+            liveness: Liveness::Lease,
+            reach: Reach::Process,
+            cells: true,
+            shortest_ttl: crate::MIN_TTL,
+        }
+    }
+
+    fn describe(&self) -> String {
+        "memory".to_owned()
+    }
+
+    fn attach(&self, news: News) {
+        self.store.lock().clients.insert(self.client, news);
+    }
+
+    fn acquire<'a>(&'a self, claim: &'a Claim, wait: Wait) -> BoxFuture<'a, Result<Option<Grant>>> {
+        Box::pin(async move {
+            match self.ask_for(claim, wait)? {
+                Ok(answer) => Ok(answer),
+                Err(granted) => Ok(self.wait_in_line(claim, wait, granted).await),
+            }
+        })
+    }
+
+    fn renew<'a>(&'a self, claims: &'a [Claim]) -> BoxFuture<'a, Vec<Result<Renewal>>> {
+        let sent = self.store.clock.now();
+        let renew = move |claim: &Claim| {
+            let renewed = self.store.with(&claim.name, |record, at, _| record.renew(claim.id, at)).flatten();
+            Ok(renewed.map_or(Renewal::Lost, |asked| Renewal::Held { until: claim.window(sent), asked }))
+        };
+        Box::pin(async move { claims.iter().map(renew).collect() })
+    }
+
+    fn release<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            self.store.with(&claim.name, |record, at, woken| record.end(claim.id, at, woken));
+            Ok(())
+        })
+    }
+
+    fn convert<'a>(&'a self, claim: &'a Claim, to: Mode) -> BoxFuture<'a, Result<Option<Grant>>> {
+        let sent = self.store.clock.now();
+        Box::pin(async move {
+            let token = self.store.with(&claim.name, |record, at, woken| record.convert(claim.id, to, at, woken)).flatten();
+            Ok(token.map(|token| Grant { token, until: claim.window(sent) }))
+        })
+    }
+
+    fn view<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<View>> {
+        Box::pin(async move { Ok(self.store.view(name)) })
+    }
+
+    fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a LockName>, limit: usize) -> BoxFuture<'a, Result<Vec<View>>> {
+        Box::pin(async move {
+            let (names, now) = (self.store.lock(), self.store.clock.now());
+            let mut found: Vec<&LockName> = names
+                .records
+                .keys()
+                .filter(|name| name.as_str().starts_with(prefix) && after.is_none_or(|after| *name > after))
+                .collect();
+            found.sort_unstable();
+            let views = found.into_iter().map(|name| names.records[name].view(name, now));
+            Ok(views.filter(|view| !view.is_free()).take(limit).collect())
+        })
+    }
+
+    fn watch<'a>(&'a self, name: &'a LockName, seen: &'a View) -> BoxFuture<'a, Result<View>> {
+        Box::pin(async move {
+            loop {
+                let changed = self.store.changed.notified();
+                tokio::pin!(changed);
+                changed.as_mut().enable(); // listen first, then look
+                let view = self.store.view(name);
+                if !view.says_the_same_as(seen) {
+                    return Ok(view);
+                }
+                let next = self.store.lock().records.get(name).and_then(Record::next_change).unwrap_or(Instant::NEVER);
+                tokio::select! {
+                    () = changed => {}
+                    () = self.store.clock.sleep_until(next) => {}
+                }
+            }
+        })
+    }
+
+    fn ask<'a>(&'a self, name: &'a LockName, ask: &'a Ask) -> BoxFuture<'a, Result<usize>> {
+        Box::pin(async move {
+            let told = self.store.with(name, |record, _, _| record.ask(ask)).unwrap_or_default();
+            let names = self.store.lock();
+            for (client, id) in &told {
+                if let Some(news) = names.clients.get(client) {
+                    news.asked(*id, ask.clone());
+                }
+            }
+            Ok(told.len())
+        })
+    }
+
+    fn break_holds<'a>(&'a self, name: &'a LockName, only: Option<Token>) -> BoxFuture<'a, Result<usize>> {
+        Box::pin(async move {
+            let broken =
+                self.store.with(name, |record, at, woken| record.break_holds(only, at, woken)).unwrap_or_default();
+            let names = self.store.lock();
+            for (client, id) in &broken {
+                if let Some(news) = names.clients.get(client) {
+                    news.lost(*id);
+                }
+            }
+            Ok(broken.len())
+        })
+    }
+
+    fn cell_get<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<(Option<Vec<u8>>, u64)>> {
+        Box::pin(async move {
+            let names = self.store.lock();
+            Ok(names.cells.get(name).map_or((None, 0), |(value, version)| (Some(value.clone()), *version)))
+        })
+    }
+
+    fn cell_set<'a>(&'a self, name: &'a LockName, expected: u64, value: Option<&'a [u8]>) -> BoxFuture<'a, Result<Option<u64>>> {
+        Box::pin(async move {
+            let mut names = self.store.lock();
+            let current = names.cells.get(name).map_or(0, |(_, version)| *version);
+            if current != expected {
+                return Ok(None);
+            }
+            let floor = current.max(self.store.floor.load(Ordering::Relaxed));
+            let version = Token::next(Token::new(floor), self.store.clock.wall_micros()).get();
+            match value {
+                Some(value) => drop(names.cells.insert(name.clone(), (value.to_vec(), version))),
+                None => drop(names.cells.remove(name)),
+            }
+            self.store.floor.fetch_max(version, Ordering::Relaxed);
+            Ok(Some(version))
+        })
+    }
+
+    fn probe(&self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            drop(self.store.lock());
+            Ok(())
+        })
+    }
+
+    fn examine(&self) -> BoxFuture<'_, Result<Vec<Finding>>> {
+        let says = "locks are shared by the tasks and threads of this process, and end with it".to_owned();
+        Box::pin(async move { Ok(vec![Finding { level: Level::Good, what: "reach".to_owned(), says }]) })
+    }
+}
+
+impl Drop for MemoryBackend {
+    fn drop(&mut self) {
+        self.store.lock().clients.remove(&self.client);
+    }
+}

@@ -1,0 +1,64 @@
+//! A few steps through the public door; the promises are held by the conformance suite in `tenure-testkit`.
+
+use std::time::Duration;
+
+use tenure_core::memory::Memory;
+use tenure_core::{Client, ErrorKind};
+
+fn client() -> (Memory, Client) {
+    let store = Memory::new();
+    let client = Client::new(store.backend()).unwrap();
+    (store, client)
+}
+
+#[tokio::test]
+async fn a_waiter_is_woken_by_the_release() {
+    let (store, client) = client();
+    let mutex = client.mutex("x").unwrap();
+    let guard = mutex.lock().await.unwrap();
+    let first = guard.token();
+    let waiting = tokio::spawn({
+        let mutex = mutex.clone();
+        async move { mutex.lock().await.unwrap() }
+    });
+    while client.view("x").await.unwrap().line.is_empty() {
+        tokio::task::yield_now().await;
+    }
+    guard.release().await.unwrap();
+    let second = waiting.await.unwrap();
+    assert!(second.token() > first);
+    drop(second);
+    client.close().await.unwrap();
+    assert_eq!(store.residue(), 0);
+}
+
+#[tokio::test]
+async fn a_hold_that_is_not_kept_is_lost() {
+    let (_store, client) = client();
+    let guard = client.mutex("x").unwrap().ttl(Duration::from_millis(100)).unwrap().keep(false).lock().await.unwrap();
+    guard.check().unwrap();
+    guard.lost().await;
+    assert_eq!(guard.check().unwrap_err().kind(), ErrorKind::Lost);
+    assert!(client.mutex("x").unwrap().try_lock_for(Duration::from_secs(10)).await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn a_kept_hold_outlives_its_ttl() {
+    let (_store, client) = client();
+    let guard = client.mutex("x").unwrap().ttl(Duration::from_millis(200)).unwrap().lock().await.unwrap();
+    let first = guard.valid_until();
+    while guard.valid_until() < first + Duration::from_secs(1) {
+        guard.check().unwrap();
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    guard.release().await.unwrap();
+}
+
+#[test]
+fn a_guard_may_be_dropped_without_a_runtime() {
+    let (store, client) = client();
+    let guard = client.block_on(client.mutex("x").unwrap().lock()).unwrap();
+    drop(guard);
+    client.block_on(client.close()).unwrap();
+    assert_eq!(store.residue(), 0);
+}

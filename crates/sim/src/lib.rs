@@ -1,0 +1,1 @@
+//! tenure in a deterministic simulation.

@@ -1,0 +1,1 @@
+//! The examples are binaries beside this file.
