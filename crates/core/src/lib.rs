@@ -8,7 +8,7 @@
 //! - [`record`]: the whole lock algorithm on one name, pure; [`admit()`]: its entry rule
 //! - `hold`, `keeper`: what happens to a grant after it was given; [`Guard`]: what the caller sees of it
 //! - `client`: from an ask to a guard; `kinds`: the seven kinds, thin words over one ask; [`Cell`]: the optimistic lock
-//! - [`claim`], [`LockName`], [`Sequencer`], [`View`], [`Error`], [`clock`]: the words
+//! - [`claim`], [`LockName`], [`Sequencer`], [`StoreUrl`], [`View`], [`Error`], [`clock`]: the words
 
 mod admit;
 pub mod backend;
@@ -27,6 +27,7 @@ mod name;
 mod options;
 pub mod record;
 mod sequencer;
+mod url;
 mod view;
 
 pub use admit::{Entry, admit};
@@ -49,4 +50,5 @@ pub use kinds::{
 pub use name::LockName;
 pub use options::{Backoff, DEFAULT_TTL};
 pub use sequencer::Sequencer;
+pub use url::StoreUrl;
 pub use view::{Holder, View, Waiter};

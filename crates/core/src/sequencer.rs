@@ -68,7 +68,7 @@ impl FromStr for Sequencer {
         let kind = Kind::ALL.into_iter().find(|known| known.as_str().replace(' ', "-") == kind);
         let token = token.parse().ok().filter(|token| *token <= i64::MAX as u64);
         let sequencer = Sequencer {
-            name: LockName::new(unescape(name).ok_or_else(|| bad("the name is not escaped rightly"))?)?,
+            name: LockName::new(crate::url::decode(name).ok_or_else(|| bad("the name is not escaped rightly"))?)?,
             kind: kind.ok_or_else(|| bad("unknown kind"))?,
             mode: parse_mode(mode).ok_or_else(|| bad("unknown mode"))?,
             token: Token::new(token.ok_or_else(|| bad("the token is no number"))?),
@@ -88,23 +88,6 @@ fn parse_mode(text: &str) -> Option<Mode> {
             (take <= of).then_some(Mode::Permits { take, of })
         }
     }
-}
-
-fn unescape(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let [first, tail @ ..] = rest {
-        rest = tail;
-        if *first == b'%' {
-            let [high, low, tail @ ..] = rest else { return None };
-            let digits = [*high, *low];
-            bytes.push(u8::from_str_radix(std::str::from_utf8(&digits).ok()?, 16).ok()?);
-            rest = tail;
-        } else {
-            bytes.push(*first);
-        }
-    }
-    String::from_utf8(bytes).ok()
 }
 
 #[cfg(test)]
