@@ -372,7 +372,7 @@ async fn keep(shared: Arc<Shared>, mut inbox: mpsc::UnboundedReceiver<Job>) {
             () = sleep => {}
         }
         if endings.is_empty() {
-            drains.drain(..).for_each(|done| drop(done.send(())));
+            drains.drain(..).for_each(|done| { let _ = done.send(()); });
             if stopping && inbox.is_empty() {
                 return;
             }

@@ -1,2 +1,38 @@
-//! Distributed locks on the store you already run.
+//! Distributed locks on the store you already run: one API, seven kinds, and on every store a fencing token that never
+//! starts over, automatic renewal, and a loss signal that fires before anybody else can be let in.
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> tenure::Result<()> {
+//! # let dir = tempfile::tempdir().unwrap();
+//! # let url = format!("sqlite://{}/locks.db", dir.path().display());
+//! let client = tenure::connect(url).await?; // or tenure::connect_default(): the user's own file
+//! let guard = client.mutex("invoices")?.lock().await?;
+//! println!("only one of us is here, fenced by {}", guard.token());
+//! guard.release().await?;
+//! # client.close().await
+//! # }
+//! ```
+//!
+//! A lock here is a *lease*: it can end while you work. Every [`Guard`] says so by its own clock before the store lets
+//! anybody else in, and has a [`Token`] for resources that must refuse a holder that comes too late. What each store can
+//! and cannot promise is in [`guarantees`].
+//!
+//! Which kind? [`Mutex`] unless you need more: [`FairMutex`] for strict order, [`RwLock`] for readers and writers,
+//! [`Semaphore`] for "at most n", [`Multi`] for several names at once, [`ReentrantMutex`] to enter again, [`Election`] for
+//! a leader, and [`Cell`] where a retry is cheaper than a lock. Programs without async use [`blocking`].
+//!
+//! # Stores
+//!
+//! | URL | feature | who can meet there |
+//! |---|---|---|
+//! | `sqlite:///path/to/file`, or none: the user's default file | `sqlite` (default) | the processes of one host |
+//! | `memory://`, `memory://NAME` | always there | the tasks and threads of one process |
+
+pub mod blocking;
+mod connect;
+
+pub use connect::{SCHEMES, connect, connect_default};
 pub use tenure_core::*;
+
+#[doc = include_str!("../../../GUARANTEES.md")]
+pub mod guarantees {}

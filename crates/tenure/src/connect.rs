@@ -1,0 +1,61 @@
+//! From a URL to a client: the only place that knows every store.
+
+use tenure_core::memory::Memory;
+use tenure_core::{Client, Error, ErrorKind, Result, StoreUrl};
+
+/// The schemes this build can connect to.
+pub const SCHEMES: &[&str] = &[
+    "memory",
+    #[cfg(feature = "sqlite")]
+    "sqlite",
+];
+
+/// Connects to a store.
+///
+/// `memory://` is a new store of its own, `memory://NAME` the process's store of that name, `sqlite:///path` a file. A
+/// scheme or parameter that is not known is an error that lists the known ones.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> tenure::Result<()> {
+/// let (one, other) = (tenure::connect("memory://demo").await?, tenure::connect("memory://demo").await?);
+/// let guard = one.mutex("x")?.lock().await?;
+/// assert!(other.mutex("x")?.try_lock().await?.is_none());
+/// # drop(guard); Ok(()) }
+/// ```
+///
+/// # Cancel safety
+/// Dropped before it completes, nothing is left but perhaps an empty file.
+pub async fn connect(url: impl AsRef<str>) -> Result<Client> {
+    let url: StoreUrl = url.as_ref().parse()?;
+    match url.scheme() {
+        "memory" => {
+            url.allow_parameters(&[])?;
+            let name = url.file_path();
+            let store = if name.is_empty() { Memory::new() } else { Memory::shared(&name) };
+            Client::new(store.backend())
+        }
+        #[cfg(feature = "sqlite")]
+        scheme if tenure_sqlite::SCHEMES.contains(&scheme) => Client::new(tenure_sqlite::connect(&url)?),
+        scheme => Err(Error::new(ErrorKind::BadUrl, format!("no store has the scheme {scheme:?}"))
+            .with_hint(format!("This build knows: {}", SCHEMES.join(", ")))),
+    }
+}
+
+/// Connects to the embedded default: a file of the user's own, shared by all of that user's processes on this host.
+///
+/// # Cancel safety
+/// Dropped before it completes, nothing is left but perhaps an empty file.
+#[cfg(feature = "sqlite")]
+pub async fn connect_default() -> Result<Client> {
+    Client::new(tenure_sqlite::open_default()?)
+}
+
+/// Without the `sqlite` feature there is no embedded default.
+///
+/// # Cancel safety
+/// It does nothing.
+#[cfg(not(feature = "sqlite"))]
+pub async fn connect_default() -> Result<Client> {
+    Err(Error::new(ErrorKind::Unsupported, "this build has no embedded store")
+        .with_hint("Give a URL, or build with the feature sqlite"))
+}
