@@ -274,11 +274,11 @@ impl Record {
                 // A reader that came later and has gone may have shown a higher token than ours to the resource.
                 self.last = Token::next(self.last, at.wall_micros);
                 *token = self.last;
-                *expires = at.now + ticket.ttl + ticket.lock_delay;
             }
             _ => return None,
         }
         ticket.mode = to;
+        *expires = at.now + ticket.ttl + ticket.lock_delay; // the grant that comes of it has a whole window
         let token = *token;
         self.sweep(at, woken);
         Some(token)

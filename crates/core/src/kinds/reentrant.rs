@@ -73,14 +73,8 @@ impl ReentrantMutex {
     /// # Cancel safety
     /// Dropping it gives up the place in line and leaves nothing behind.
     pub async fn try_lock_for(&self, owner: &Owner, wait: Duration) -> Result<Option<Guard>> {
-        let clock = self.ask.client.environment().clock;
-        let deadline = clock.now() + wait;
-        match tokio::time::timeout(wait, self.enter(owner, Wait::For(wait))).await {
-            Ok(entered) => entered,
-            // The owner's own other task was asking all the while.
-            Err(_) if clock.now() >= deadline => Ok(None),
-            Err(_) => self.enter(owner, Wait::No).await,
-        }
+        // The limit is around it all: an owner's own other task may be asking all the while.
+        tokio::time::timeout(wait, self.enter(owner, Wait::For(wait))).await.unwrap_or(Ok(None))
     }
 
     async fn enter(&self, owner: &Owner, wait: Wait) -> Result<Option<Guard>> {
