@@ -176,6 +176,10 @@ pub enum Event {
 }
 
 #[cfg(test)]
+#[path = "hold_model.rs"]
+mod model;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
