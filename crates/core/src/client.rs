@@ -50,6 +50,11 @@ impl Inner {
     pub(crate) fn environment(&self) -> &Environment {
         &self.keeper().environment
     }
+
+    /// A fork copies a client but not its keeper's thread: what the child took with it nobody would renew.
+    pub(crate) fn is_forked(&self) -> bool {
+        self.origin.pid != std::process::id()
+    }
 }
 
 impl std::fmt::Debug for Client {
@@ -300,6 +305,11 @@ impl Asker {
 
     /// One claim, one ask.
     async fn ask_once(&self, mode: Mode, wait: Wait) -> Result<Asked> {
+        if self.client.is_forked() {
+            return Err(Error::new(ErrorKind::Unavailable, "this process was forked from the one that connected")
+                .with_name(&self.name)
+                .with_hint("Connect after the fork: a child has no keeper, and must not share its parent's connection"));
+        }
         let keeper = self.client.keeper();
         // The clean-up is armed before the request is sent: dropped anywhere below, the claim is ended by its id.
         let asking = Asking { keeper, claim: Some(self.claim(mode)) };

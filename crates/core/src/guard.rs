@@ -237,13 +237,12 @@ impl Events {
 pub(crate) struct Lease {
     client: Arc<Inner>,
     hold: Arc<Hold>,
-    process: u32,
     released: bool,
 }
 
 impl Lease {
     pub(crate) fn new(client: Arc<Inner>, hold: Arc<Hold>) -> Self {
-        Lease { client, hold, process: std::process::id(), released: false }
+        Lease { client, hold, released: false }
     }
 
     pub(crate) fn is_trusted(&self) -> bool {
@@ -276,7 +275,7 @@ impl Lease {
 
     /// A fork copies guards but not the right to them; the copy must neither trust nor release.
     fn is_forked(&self) -> bool {
-        self.process != std::process::id()
+        self.client.is_forked()
     }
 }
 
