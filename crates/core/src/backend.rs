@@ -78,7 +78,12 @@ pub trait Backend: Send + Sync + 'static {
     fn cell_get<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<(Option<Vec<u8>>, u64)>>;
 
     /// Writes a cell (or removes it) if its version is still `expected`; the new version, or `None` if it was not.
-    fn cell_set<'a>(&'a self, name: &'a LockName, expected: u64, value: Option<&'a [u8]>) -> BoxFuture<'a, Result<Option<u64>>>;
+    fn cell_set<'a>(
+        &'a self,
+        name: &'a LockName,
+        expected: u64,
+        value: Option<&'a [u8]>,
+    ) -> BoxFuture<'a, Result<Option<u64>>>;
 
     /// The smallest request that a grant on this store could possibly cost: what `tenure bench` divides by.
     fn probe(&self) -> BoxFuture<'_, Result<()>>;

@@ -12,8 +12,8 @@ use crate::keeper::{Keeper, Shared};
 use crate::kinds::reentrant::Slots;
 use crate::options::Options;
 use crate::{
-    Ask, Cell, Claim, Election, Error, ErrorKind, FairMutex, Grant, HANDOVER_TTL, Instant, Kind, LockName, Mode, Multi, Note,
-    Origin, ReentrantMutex, Result, RwLock, Semaphore, Token, View, Wait,
+    Ask, Cell, Claim, Election, Error, ErrorKind, FairMutex, Grant, HANDOVER_TTL, Instant, Kind, LockName, Mode, Multi,
+    Note, Origin, ReentrantMutex, Result, RwLock, Semaphore, Token, View, Wait,
 };
 
 /// A connection to a store, to make locks from. Clones are cheap and share everything; one per process is enough.

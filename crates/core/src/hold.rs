@@ -50,15 +50,8 @@ pub(crate) struct State {
 impl State {
     /// A hold granted with this window; `keep` is whether it is renewed, `cap` is where renewal stops.
     pub(crate) fn new(ttl: Duration, now: Instant, until: Instant, keep: bool, cap: Instant) -> Self {
-        let mut state = State {
-            phase: Phase::Held,
-            until,
-            cap,
-            due: Instant::NEVER,
-            overdue: Instant::NEVER,
-            in_flight: false,
-            ttl,
-        };
+        let mut state =
+            State { phase: Phase::Held, until, cap, due: Instant::NEVER, overdue: Instant::NEVER, in_flight: false, ttl };
         if keep {
             // A grant made while waiting has a short first window: a third of what is left, not of the ttl.
             state.plan(now + until.since(now) / 3);

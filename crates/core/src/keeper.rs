@@ -213,8 +213,7 @@ impl Keeper {
     pub(crate) fn start(backend: Arc<dyn Backend>, environment: Environment) -> Result<Self> {
         let (jobs, inbox) = mpsc::unbounded_channel();
         let home = environment.home;
-        let shared =
-            Arc::new(Shared { backend, environment, table: Mutex::default(), wake: Notify::new(), jobs });
+        let shared = Arc::new(Shared { backend, environment, table: Mutex::default(), wake: Notify::new(), jobs });
         shared.backend.attach(News(Arc::downgrade(&shared)));
         let keeping = keep(Arc::clone(&shared), inbox);
         let runtime = match home {
@@ -260,10 +259,7 @@ fn start_thread(keeping: impl Future<Output = ()> + Send + 'static) -> Result<to
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
     let handle = runtime.handle().clone();
-    std::thread::Builder::new()
-        .name("tenure-keeper".to_owned())
-        .spawn(move || runtime.block_on(keeping))
-        .map_err(failed)?;
+    std::thread::Builder::new().name("tenure-keeper".to_owned()).spawn(move || runtime.block_on(keeping)).map_err(failed)?;
     Ok(handle)
 }
 
@@ -277,7 +273,14 @@ impl Shared {
     }
 
     /// Takes a grant into keeping.
-    pub(crate) fn hold(&self, claim: Claim, token: Token, until: Instant, keep: bool, max_hold: Option<Duration>) -> Arc<Hold> {
+    pub(crate) fn hold(
+        &self,
+        claim: Claim,
+        token: Token,
+        until: Instant,
+        keep: bool,
+        max_hold: Option<Duration>,
+    ) -> Arc<Hold> {
         let now = self.now();
         let cap = max_hold.map_or(Instant::NEVER, |max| now + max);
         let state = State::new(claim.ttl, now, until, keep, cap);
@@ -372,7 +375,9 @@ async fn keep(shared: Arc<Shared>, mut inbox: mpsc::UnboundedReceiver<Job>) {
             () = sleep => {}
         }
         if endings.is_empty() {
-            drains.drain(..).for_each(|done| { let _ = done.send(()); });
+            drains.drain(..).for_each(|done| {
+                let _ = done.send(());
+            });
             if stopping && inbox.is_empty() {
                 return;
             }

@@ -44,9 +44,7 @@ pub use error::{Error, ErrorKind, Result};
 pub use guard::{Events, Guard};
 pub use hold::{Event, Phase};
 pub use keeper::News;
-pub use kinds::{
-    Election, FairMutex, Leader, Multi, MultiGuard, Mutex, Observer, Owner, ReentrantMutex, RwLock, Semaphore,
-};
+pub use kinds::{Election, FairMutex, Leader, Multi, MultiGuard, Mutex, Observer, Owner, ReentrantMutex, RwLock, Semaphore};
 pub use name::LockName;
 pub use options::{Backoff, DEFAULT_TTL};
 pub use sequencer::Sequencer;

@@ -319,8 +319,7 @@ impl Backend for MemoryBackend {
 
     fn break_holds<'a>(&'a self, name: &'a LockName, only: Option<Token>) -> BoxFuture<'a, Result<usize>> {
         Box::pin(async move {
-            let broken =
-                self.store.with(name, |record, at, woken| record.break_holds(only, at, woken)).unwrap_or_default();
+            let broken = self.store.with(name, |record, at, woken| record.break_holds(only, at, woken)).unwrap_or_default();
             let names = self.store.lock();
             for (client, id) in &broken {
                 if let Some(news) = names.clients.get(client) {
@@ -338,7 +337,12 @@ impl Backend for MemoryBackend {
         })
     }
 
-    fn cell_set<'a>(&'a self, name: &'a LockName, expected: u64, value: Option<&'a [u8]>) -> BoxFuture<'a, Result<Option<u64>>> {
+    fn cell_set<'a>(
+        &'a self,
+        name: &'a LockName,
+        expected: u64,
+        value: Option<&'a [u8]>,
+    ) -> BoxFuture<'a, Result<Option<u64>>> {
         Box::pin(async move {
             let mut names = self.store.lock();
             let current = names.cells.get(name).map_or(0, |(_, version)| *version);

@@ -74,7 +74,11 @@ impl FromStr for Sequencer {
             token: Token::new(token.ok_or_else(|| bad("the token is no number"))?),
             issued_ms: issued_ms.parse().map_err(|_| bad("the time of issue is no number"))?,
         };
-        if sequencer.to_string() == text { Ok(sequencer) } else { Err(bad("it is written in another way than tenure writes it")) }
+        if sequencer.to_string() == text {
+            Ok(sequencer)
+        } else {
+            Err(bad("it is written in another way than tenure writes it"))
+        }
     }
 }
 
@@ -117,10 +121,20 @@ mod tests {
         let good = "tenure1:semaphore:2/4:17:5:a%20b";
         assert!(good.parse::<Sequencer>().is_ok());
         for bad in [
-            "", "tenure1", "tenure2:semaphore:2/4:17:5:a", "tenure1:semaphore:5/4:17:5:a", "tenure1:semaphore:0/4:17:5:a",
-            "tenure1:mutex:exclusive:+17:5:a", "tenure1:mutex:exclusive:017:5:a", "tenure1:mutex:exclusive:17:5:a b",
-            "tenure1:mutex:exclusive:17:5:%61", "tenure1:mutex:exclusive:17:5:", "tenure1:mutex:exclusive:9223372036854775808:5:a",
-            "tenure1:mutex:exclusive:17:5:a:b", "tenure1:mutex:exclusive:17:5:%c3", "tenure1:mutex:exclusive:17:5:a%2",
+            "",
+            "tenure1",
+            "tenure2:semaphore:2/4:17:5:a",
+            "tenure1:semaphore:5/4:17:5:a",
+            "tenure1:semaphore:0/4:17:5:a",
+            "tenure1:mutex:exclusive:+17:5:a",
+            "tenure1:mutex:exclusive:017:5:a",
+            "tenure1:mutex:exclusive:17:5:a b",
+            "tenure1:mutex:exclusive:17:5:%61",
+            "tenure1:mutex:exclusive:17:5:",
+            "tenure1:mutex:exclusive:9223372036854775808:5:a",
+            "tenure1:mutex:exclusive:17:5:a:b",
+            "tenure1:mutex:exclusive:17:5:%c3",
+            "tenure1:mutex:exclusive:17:5:a%2",
         ] {
             assert!(bad.parse::<Sequencer>().is_err(), "{bad}");
         }

@@ -80,9 +80,9 @@ impl std::str::FromStr for StoreUrl {
     fn from_str(text: &str) -> Result<Self> {
         // No part of the text goes into these errors: it may hold a password.
         let bad = |why: &str| Error::new(ErrorKind::BadUrl, format!("the store's URL {why}"));
-        let (scheme, rest) = text.split_once(':').ok_or_else(|| {
-            bad("has no scheme").with_hint("It looks like sqlite:///var/lib/locks.db or memory://NAME")
-        })?;
+        let (scheme, rest) = text
+            .split_once(':')
+            .ok_or_else(|| bad("has no scheme").with_hint("It looks like sqlite:///var/lib/locks.db or memory://NAME"))?;
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.');
         if !scheme.starts_with(|c: char| c.is_ascii_alphabetic()) || !scheme.chars().all(plain) {
             return Err(bad("does not begin with a scheme"));

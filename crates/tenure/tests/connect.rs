@@ -29,8 +29,11 @@ async fn secrets_are_never_printed() {
 #[tokio::test]
 async fn memory_is_private_or_shared_by_name() {
     let name = "memory://connect-test";
-    let (one, other, private) =
-        (tenure::connect(name).await.unwrap(), tenure::connect(name).await.unwrap(), tenure::connect("memory://").await.unwrap());
+    let (one, other, private) = (
+        tenure::connect(name).await.unwrap(),
+        tenure::connect(name).await.unwrap(),
+        tenure::connect("memory://").await.unwrap(),
+    );
     let guard = one.mutex("x").unwrap().lock().await.unwrap();
     assert!(other.mutex("x").unwrap().try_lock().await.unwrap().is_none());
     assert!(private.mutex("x").unwrap().try_lock().await.unwrap().is_some());
