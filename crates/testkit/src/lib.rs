@@ -1,1 +1,42 @@
-//! The suite every store must pass.
+//! The suite every store must pass: write a [`Harness`] of a few lines, and [`conformance!`] makes one real test of every
+//! promise for it.
+//!
+//! ```ignore
+//! tenure_testkit::conformance!(sqlite => SqliteHarness);   // gives `sqlite::cancel::while_queued` and all the others
+//! ```
+//!
+//! # Layout
+//!
+//! - [`Harness`]: what a store's author writes; [`MemoryHarness`] is the one to copy
+//! - [`cases!`]: the list of all cases, which exists once; [`suite`]: the cases, a file for each promise
+//! - [`history`]: what happened in a test, and whether it may have (pure; the simulation uses it too)
+//! - [`Faulty`]: a store with faults at the flick of a switch; [`taker`]: a second process, to be killed and stopped
+//! - [`names`]: names that look like something else; [`polls`]: a future that is dropped after so many polls
+//! - [`Scene`], [`Lock`], [`eventually`]: what the cases are written with
+//!
+//! Cases do not depend on how fast the machine is: they wait for conditions, with one generous limit, and where a
+//! promise is about time they compare instants that cannot be in another order.
+
+mod cases;
+pub mod faulty;
+pub mod fenced;
+mod harness;
+pub mod history;
+mod lock;
+pub mod names;
+pub mod polls;
+mod rng;
+mod scene;
+mod stress;
+pub mod suite;
+pub mod taker;
+mod wait;
+
+pub use faulty::{Faults, Faulty};
+pub use harness::{Harness, MemoryHarness, Sabotage};
+pub use lock::{Held, Lock, Options, Shape};
+pub use rng::Rng;
+pub use scene::{Need, Scene, run, run_as};
+#[doc(hidden)]
+pub use tenure_core::Kind;
+pub use wait::{LIMIT, eventually, eventually_async, in_time};

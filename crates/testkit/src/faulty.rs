@@ -1,0 +1,233 @@
+//! A store with faults at the flick of a switch: requests that fail, replies that are late, lost or never come.
+//!
+//! It wraps a real backend and forwards to it, so that what the store *did* and what the client *heard* can differ: that
+//! is where locks go wrong.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tenure_core::backend::{BoxFuture, Finding};
+use tenure_core::{
+    Abilities, Ask, Backend, Claim, Error, ErrorKind, Grant, Instant, LockName, Mode, News, Renewal, Result, Token, View,
+    Wait,
+};
+
+/// A backend with faults in front of it.
+pub struct Faulty {
+    inner: Arc<dyn Backend>,
+    faults: Arc<Faults>,
+}
+
+impl Faulty {
+    /// Wraps a backend; everything works until a switch is turned.
+    pub fn new(inner: Arc<dyn Backend>) -> (Self, Arc<Faults>) {
+        let faults = Arc::new(Faults::default());
+        (Faulty { inner, faults: Arc::clone(&faults) }, faults)
+    }
+}
+
+/// The switches, and what was counted.
+#[derive(Debug, Default)]
+pub struct Faults {
+    renewals_fail: AtomicBool,
+    renewals_to_hang: AtomicUsize,
+    grants_lost: AtomicUsize,
+    grants_delayed_ns: AtomicU64,
+    releases_lost: AtomicUsize,
+    news_lost: AtomicBool,
+    renew_calls: AtomicUsize,
+    renewed_claims: AtomicUsize,
+    release_calls: AtomicUsize,
+    hung: Mutex<Vec<Hung>>,
+}
+
+/// A renewal that got no answer.
+#[derive(Clone, Copy, Debug)]
+pub struct Hung {
+    /// When it was sent.
+    pub sent: Instant,
+    /// When its caller gave up on it.
+    pub dropped: Option<Instant>,
+}
+
+impl Faults {
+    /// Renewals fail, without reaching the store.
+    pub fn fail_renewals(&self, fail: bool) {
+        self.renewals_fail.store(fail, SeqCst);
+    }
+
+    /// The next so many renewals get no answer at all.
+    pub fn hang_renewals(&self, many: usize) {
+        self.renewals_to_hang.store(many, SeqCst);
+    }
+
+    /// The store handles the next so many asks, and the answers are lost.
+    pub fn lose_grants(&self, many: usize) {
+        self.grants_lost.store(many, SeqCst);
+    }
+
+    /// The store handles asks at once, and its answers take so long.
+    pub fn delay_grants(&self, by: Duration) {
+        self.grants_delayed_ns.store(by.as_nanos() as u64, SeqCst);
+    }
+
+    /// The next so many releases fail, without reaching the store.
+    pub fn lose_releases(&self, many: usize) {
+        self.releases_lost.store(many, SeqCst);
+    }
+
+    /// What the store says on its own account is not heard. Must be set before the client is made to matter.
+    pub fn lose_news(&self, lose: bool) {
+        self.news_lost.store(lose, SeqCst);
+    }
+
+    /// How often `renew` was called.
+    pub fn renew_calls(&self) -> usize {
+        self.renew_calls.load(SeqCst)
+    }
+
+    /// For how many claims altogether.
+    pub fn renewed_claims(&self) -> usize {
+        self.renewed_claims.load(SeqCst)
+    }
+
+    /// How often `release` was called.
+    pub fn release_calls(&self) -> usize {
+        self.release_calls.load(SeqCst)
+    }
+
+    /// The renewals that got no answer.
+    pub fn hung(&self) -> Vec<Hung> {
+        self.hung.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Never completes; notes when its caller gives up.
+    async fn hang(&self) {
+        struct Noting<'a>(&'a Faults, usize);
+        impl Drop for Noting<'_> {
+            fn drop(&mut self) {
+                self.0.hung.lock().unwrap_or_else(PoisonError::into_inner)[self.1].dropped = Some(Instant::now());
+            }
+        }
+        let noting = {
+            let mut hung = self.hung.lock().unwrap_or_else(PoisonError::into_inner);
+            hung.push(Hung { sent: Instant::now(), dropped: None });
+            Noting(self, hung.len() - 1)
+        };
+        std::future::pending::<()>().await;
+        drop(noting);
+    }
+}
+
+/// Takes one off a counter, if there is one.
+fn take_one(counter: &AtomicUsize) -> bool {
+    counter.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1)).is_ok()
+}
+
+fn lost(what: &str) -> Error {
+    Error::new(ErrorKind::Unavailable, format!("{what} was lost on the way, as this test wants it"))
+}
+
+impl Backend for Faulty {
+    fn acquire<'a>(&'a self, claim: &'a Claim, wait: Wait) -> BoxFuture<'a, Result<Option<Grant>>> {
+        Box::pin(async move {
+            let answer = self.inner.acquire(claim, wait).await?;
+            if take_one(&self.faults.grants_lost) {
+                return Err(lost("the answer"));
+            }
+            let delay = Duration::from_nanos(self.faults.grants_delayed_ns.load(SeqCst));
+            if !delay.is_zero() {
+                tokio::time::sleep(delay).await;
+            }
+            Ok(answer)
+        })
+    }
+
+    fn renew<'a>(&'a self, claims: &'a [Claim]) -> BoxFuture<'a, Vec<Result<Renewal>>> {
+        Box::pin(async move {
+            self.faults.renew_calls.fetch_add(1, SeqCst);
+            self.faults.renewed_claims.fetch_add(claims.len(), SeqCst);
+            if take_one(&self.faults.renewals_to_hang) {
+                self.faults.hang().await;
+            }
+            if self.faults.renewals_fail.load(SeqCst) {
+                return claims.iter().map(|_| Err(lost("the renewal"))).collect();
+            }
+            self.inner.renew(claims).await
+        })
+    }
+
+    fn release<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            self.faults.release_calls.fetch_add(1, SeqCst);
+            if take_one(&self.faults.releases_lost) {
+                return Err(lost("the release"));
+            }
+            self.inner.release(claim).await
+        })
+    }
+
+    fn attach(&self, news: News) {
+        if !self.faults.news_lost.load(SeqCst) {
+            self.inner.attach(news);
+        }
+    }
+
+    fn abilities(&self) -> Abilities {
+        self.inner.abilities()
+    }
+
+    fn describe(&self) -> String {
+        self.inner.describe()
+    }
+
+    fn convert<'a>(&'a self, claim: &'a Claim, to: Mode) -> BoxFuture<'a, Result<Option<Grant>>> {
+        self.inner.convert(claim, to)
+    }
+
+    fn view<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<View>> {
+        self.inner.view(name)
+    }
+
+    fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a LockName>, limit: usize) -> BoxFuture<'a, Result<Vec<View>>> {
+        self.inner.list(prefix, after, limit)
+    }
+
+    fn watch<'a>(&'a self, name: &'a LockName, seen: &'a View) -> BoxFuture<'a, Result<View>> {
+        self.inner.watch(name, seen)
+    }
+
+    fn ask<'a>(&'a self, name: &'a LockName, ask: &'a Ask) -> BoxFuture<'a, Result<usize>> {
+        self.inner.ask(name, ask)
+    }
+
+    fn break_holds<'a>(&'a self, name: &'a LockName, only: Option<Token>) -> BoxFuture<'a, Result<usize>> {
+        self.inner.break_holds(name, only)
+    }
+
+    fn cell_get<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<(Option<Vec<u8>>, u64)>> {
+        self.inner.cell_get(name)
+    }
+
+    fn cell_set<'a>(
+        &'a self,
+        name: &'a LockName,
+        expected: u64,
+        value: Option<&'a [u8]>,
+    ) -> BoxFuture<'a, Result<Option<u64>>> {
+        self.inner.cell_set(name, expected, value)
+    }
+
+    fn probe(&self) -> BoxFuture<'_, Result<()>> {
+        self.inner.probe()
+    }
+
+    fn examine(&self) -> BoxFuture<'_, Result<Vec<Finding>>> {
+        self.inner.examine()
+    }
+
+    fn close(&self) -> BoxFuture<'_, Result<()>> {
+        self.inner.close()
+    }
+}

@@ -1,0 +1,71 @@
+//! P11: entries of one owner into one hold share its token.
+
+use std::collections::HashMap;
+
+use super::super::{Hold, Kind};
+use super::Broken;
+
+/// P11: an owner that enters while it is inside gets the token it has; one that enters after it was out gets a new one.
+pub(super) fn same_token(holds: &[Hold], broken: &mut Broken<'_>) {
+    let mut owners: HashMap<u64, Vec<&Hold>> = HashMap::new();
+    for hold in holds.iter().filter(|hold| hold.kind == Kind::Reentrant) {
+        if let Some(owner) = hold.owner {
+            owners.entry(owner).or_default().push(hold);
+        }
+    }
+    for entries in owners.values() {
+        let mut inside: Vec<&Hold> = Vec::new();
+        let mut out_since: Option<(u64, u64)> = None; // when the owner was last seen to be out, and with which token
+        for entry in entries {
+            if let Some(end) = inside.iter().map(|held| held.to).max().filter(|end| *end <= entry.from) {
+                out_since = Some((end, inside[0].token));
+                inside.clear();
+            }
+            if let Some(held) = inside.iter().find(|held| held.to > entry.from && held.token != entry.token) {
+                let (ours, theirs) = (entry.token, held.token);
+                broken
+                    .because(format!("an entry at {} has token {ours} while its owner is inside with {theirs}", entry.from));
+            }
+            if let Some((end, token)) = out_since.filter(|(end, token)| *end < entry.invoked && *token == entry.token) {
+                broken.because(format!("token {token} came back at {} though its owner was out at {end}", entry.from));
+            }
+            inside.push(entry);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sample::Sample;
+    use super::*;
+
+    /// Two entries of owner 1 with these tokens, the second from `again` on; the first lasts from 10 to 20.
+    fn twice(tokens: [u64; 2], again: u64) -> Vec<&'static str> {
+        let mut sample = Sample::of(Kind::Reentrant).hold(1, tokens[0], 10, 20).hold(2, tokens[1], again, 30);
+        sample.0.iter_mut().for_each(|event| event.owner = Some(1));
+        sample.broken()
+    }
+
+    #[test]
+    fn re_entry_has_the_same_token_and_a_new_entry_a_new_one() {
+        assert!(twice([7, 7], 15).is_empty());
+        assert!(twice([7, 8], 25).is_empty());
+    }
+
+    #[test]
+    fn a_second_hold_of_an_owner_that_is_inside_is_found() {
+        assert!(twice([7, 8], 15).contains(&"P11"));
+    }
+
+    #[test]
+    fn a_hold_that_was_never_freed_is_found() {
+        assert_eq!(twice([7, 7], 25), ["P11"]);
+    }
+
+    #[test]
+    fn two_owners_are_not_one() {
+        let mut sample = Sample::of(Kind::Reentrant).hold(1, 7, 10, 20).hold(2, 7, 15, 30);
+        sample.0.iter_mut().for_each(|event| event.owner = event.claim);
+        assert!(sample.broken().contains(&"P1"));
+    }
+}

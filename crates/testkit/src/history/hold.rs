@@ -1,0 +1,139 @@
+//! From events to holds: what each holder could trust, from when to when, in which mode.
+
+use std::collections::HashMap;
+
+use super::{Event, Kind, Mode, Op, Phase};
+
+/// One grant, from the moment its holder learned of it to the moment it could no longer be trusted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hold {
+    /// The ask's number.
+    pub claim: u64,
+    /// The kind of lock.
+    pub kind: Kind,
+    /// Whose, for a re-entrant mutex.
+    pub owner: Option<u64>,
+    /// When it was asked for.
+    pub invoked: u64,
+    /// When the holder learned that it had it.
+    pub from: u64,
+    /// When trust ended: the first of release begun, loss told, window over.
+    pub to: u64,
+    /// The fencing number it was granted with.
+    pub token: u64,
+    /// What it was held as: one piece, or several where it was converted. Pieces follow each other without a gap.
+    pub segments: Vec<Segment>,
+}
+
+/// A stretch of a hold in one mode.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// When it began.
+    pub from: u64,
+    /// When it ended.
+    pub to: u64,
+    /// The mode.
+    pub mode: Mode,
+    /// The fencing number in it.
+    pub token: u64,
+}
+
+/// All holds of a name, by when they were learned of.
+pub(super) fn holds(events: &[Event], lock: &str) -> Vec<Hold> {
+    let last_seen = last_seen(events);
+    let mut by_claim: HashMap<u64, Vec<&Event>> = HashMap::new();
+    for event in events.iter().filter(|event| event.lock == lock && event.op != Op::Write && event.op != Op::Queue) {
+        if let Some(claim) = event.claim {
+            by_claim.entry(claim).or_default().push(event);
+        }
+    }
+    let mut holds: Vec<Hold> = by_claim.into_iter().filter_map(|(claim, events)| hold(claim, &events, &last_seen)).collect();
+    holds.sort_by_key(|hold| (hold.from, hold.claim));
+    holds
+}
+
+/// The last sign of life of each process: whoever was killed trusts nothing any more.
+fn last_seen(events: &[Event]) -> HashMap<u32, u64> {
+    events.iter().map(|event| (event.process, event.t)).collect() // in order of time, so the last one stays
+}
+
+fn hold(claim: u64, events: &[&Event], last_seen: &HashMap<u32, u64>) -> Option<Hold> {
+    let granted = events.iter().find(|event| (event.op, event.phase) == (Op::Acquire, Phase::Ok))?;
+    let invoked =
+        events.iter().find(|event| (event.op, event.phase) == (Op::Acquire, Phase::Invoke)).map_or(granted.t, |e| e.t);
+    let token = granted.token?;
+    // The window as the holder last knew it; a renewal moves it on.
+    let until = events.iter().rev().find_map(|event| event.until).unwrap_or(u64::MAX);
+    let let_go = events.iter().find(|event| (event.op, event.phase) == (Op::Release, Phase::Invoke) || event.op == Op::Lost);
+    let silent = || last_seen.get(&granted.process).copied().unwrap_or(granted.t) + 1; // it did trust at that moment
+    let to = let_go.map_or_else(silent, |event| event.t).min(until).max(granted.t);
+    let mut segments = vec![Segment { from: granted.t, to, mode: granted.mode, token }];
+    for event in events.iter().filter(|event| event.op == Op::Convert && event.t <= to) {
+        let last = segments.last_mut().expect("never empty");
+        let at = match (event.phase, last.mode, event.mode) {
+            // From the moment a writer steps down it may not rely on being alone; a reader is writer once it was told so.
+            (Phase::Invoke, Mode::Exclusive, Mode::Shared) | (Phase::Ok, Mode::Shared, Mode::Exclusive) => event.t,
+            _ => continue,
+        };
+        last.to = at;
+        let token = event.token.unwrap_or(last.token);
+        segments.push(Segment { from: at, to, mode: event.mode, token });
+    }
+    Some(Hold { claim, kind: granted.kind, owner: granted.owner, invoked, from: granted.t, to, token, segments })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(t: u64, op: Op, phase: Phase) -> Event {
+        Event::new(t, "x", Kind::Rw, op, phase).claim(1)
+    }
+
+    fn granted() -> Vec<Event> {
+        vec![event(1, Op::Acquire, Phase::Invoke), event(2, Op::Acquire, Phase::Ok).token(9).until(100)]
+    }
+
+    fn only(events: Vec<Event>) -> Hold {
+        let [hold] = holds(&events, "x").try_into().unwrap();
+        hold
+    }
+
+    #[test]
+    fn trust_ends_with_whatever_comes_first() {
+        let after = |event: Event| only([granted(), vec![event]].concat()).to;
+        assert_eq!(after(event(50, Op::Release, Phase::Invoke)), 50);
+        assert_eq!(after(event(50, Op::Lost, Phase::Ok)), 50);
+        assert_eq!(after(event(150, Op::Lost, Phase::Ok)), 100, "the window was over before anybody said so");
+        assert_eq!(after(event(150, Op::Release, Phase::Invoke).until(200)), 150, "it had been renewed");
+    }
+
+    #[test]
+    fn a_killed_process_trusts_nothing() {
+        let other = event(90, Op::Check, Phase::Ok).by(7, 0).claim(8);
+        assert_eq!(only([granted(), vec![other]].concat()).to, 3, "its last sign of life was the grant");
+    }
+
+    #[test]
+    fn what_was_never_granted_is_no_hold() {
+        assert!(holds(&[event(1, Op::Acquire, Phase::Invoke), event(2, Op::Acquire, Phase::Unknown)], "x").is_empty());
+        assert!(holds(&granted(), "y").is_empty());
+    }
+
+    #[test]
+    fn a_conversion_splits_the_hold() {
+        let down = |t, phase| event(t, Op::Convert, phase).mode(Mode::Shared);
+        let up = |t, phase| event(t, Op::Convert, phase).token(11);
+        let steps = vec![
+            down(10, Phase::Invoke),
+            down(12, Phase::Ok),
+            up(20, Phase::Invoke),
+            up(22, Phase::Ok),
+            event(30, Op::Release, Phase::Invoke),
+        ];
+        let pieces: Vec<_> =
+            only([granted(), steps].concat()).segments.into_iter().map(|s| (s.from, s.to, s.mode, s.token)).collect();
+        let expected = [(2, 10, Mode::Exclusive, 9), (10, 22, Mode::Shared, 9), (22, 30, Mode::Exclusive, 11)];
+        assert_eq!(pieces, expected);
+    }
+}

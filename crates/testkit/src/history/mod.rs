@@ -1,0 +1,86 @@
+//! What happened, and whether it may have: a recorder of events and a checker of the promises (FAILURES, P1–P16).
+//!
+//! Every process of a test is on one host, so one clock orders all events exactly, and checking needs no search: sort,
+//! sweep, done. The parts are pure and know no store:
+//!
+//! - [`Event`]: one line of a history, written as JSON
+//! - [`Recorder`]: where tasks write events, in memory or in a file of their process
+//! - [`History`]: all events of a test, merged by time, and the [`Hold`]s in them
+//! - [`check()`]: the properties, one small function each
+//!
+//! ```
+//! use tenure_testkit::history::{Event, History, Kind, Op, Phase, check};
+//! let grant = |t, claim, token| {
+//!     let event = Event::new(t, "x", Kind::Mutex, Op::Acquire, Phase::Invoke).claim(claim);
+//!     [event.clone(), Event { t: t + 1, phase: Phase::Ok, ..event }.token(token).until(t + 100)]
+//! };
+//! let overlapping = History::new([grant(0, 1, 7), grant(10, 2, 8)].concat());
+//! assert_eq!(check(&overlapping).unwrap_err()[0].property, "P1");
+//! ```
+
+mod check;
+mod event;
+mod hold;
+mod recorder;
+
+pub use check::{LOSS_NOTICE, Violation, check, expect_sound};
+pub use event::{Event, Kind, Mode, Op, Phase};
+pub use hold::{Hold, Segment};
+pub use recorder::{Recorder, Task};
+
+use std::path::Path;
+
+/// All events of a test, in order of time.
+#[derive(Clone, Debug, Default)]
+pub struct History {
+    events: Vec<Event>,
+}
+
+impl History {
+    /// A history of these events, in whatever order they come.
+    pub fn new(mut events: Vec<Event>) -> Self {
+        events.sort_by_key(|event| event.t); // stable: what one task wrote within one tick stays in its order
+        History { events }
+    }
+
+    /// Merges the files that processes left. A last line that is cut short is left out: its writer was killed.
+    pub fn read(files: impl IntoIterator<Item = impl AsRef<Path>>) -> std::io::Result<Self> {
+        let mut events = Vec::new();
+        for file in files {
+            let text = std::fs::read_to_string(file)?;
+            let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+            for line in whole.lines() {
+                events.push(serde_json::from_str(line).map_err(std::io::Error::other)?);
+            }
+        }
+        Ok(History::new(events))
+    }
+
+    /// This history and another one, as one.
+    pub fn merge(self, other: History) -> Self {
+        History::new([self.events, other.events].concat())
+    }
+
+    /// The events, in order of time.
+    pub fn events(&self) -> &[Event] {
+        &self.events
+    }
+
+    /// The names that occur, each once.
+    pub fn locks(&self) -> Vec<&str> {
+        let mut locks: Vec<&str> = self.events.iter().map(|event| event.lock.as_str()).collect();
+        locks.sort_unstable();
+        locks.dedup();
+        locks
+    }
+
+    /// Every hold of a name, in order of when its holder learned of it.
+    pub fn holds(&self, lock: &str) -> Vec<Hold> {
+        hold::holds(&self.events, lock)
+    }
+
+    /// How many asks were granted: a history that granted nothing proves nothing.
+    pub fn grants(&self) -> usize {
+        self.events.iter().filter(|event| (event.op, event.phase) == (Op::Acquire, Phase::Ok)).count()
+    }
+}

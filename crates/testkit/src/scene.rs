@@ -1,0 +1,147 @@
+//! What one case has to work with: a fresh store, clients of it, and second processes.
+
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure_core::backend::Reach;
+use tenure_core::{Client, ErrorKind, Kind, View};
+
+use crate::harness::client_of;
+use crate::taker::Taker;
+use crate::{Faults, Faulty, Harness, Shape, eventually_async};
+
+/// A case's surroundings.
+pub struct Scene<H> {
+    store: H,
+    taker: &'static str,
+}
+
+impl<H> Deref for Scene<H> {
+    type Target = H;
+
+    fn deref(&self) -> &H {
+        &self.store
+    }
+}
+
+impl<H: Harness> Scene<H> {
+    /// Two clients of the store.
+    pub async fn two_clients(&self) -> (Client, Client) {
+        (self.client().await, self.client().await)
+    }
+
+    /// A client whose store has faults, and their switches.
+    pub async fn faulty_client(&self) -> (Client, Arc<Faults>) {
+        let (backend, faults) = Faulty::new(self.backend().await);
+        (client_of(Arc::new(backend)), faults)
+    }
+
+    /// A second process with a client of this store.
+    pub async fn taker(&self) -> Taker {
+        let url = self.url().expect("a store that other processes reach has a URL");
+        Taker::start(self.taker, &url).await
+    }
+
+    /// Several of them, started side by side.
+    pub async fn takers(&self, many: usize) -> Vec<Taker> {
+        let url = self.url().expect("a store that other processes reach has a URL");
+        let mut starting: Vec<_> = (0..many).map(|_| Taker::spawn(self.taker, &url)).collect();
+        for taker in &mut starting {
+            taker.ready().await;
+        }
+        starting
+    }
+
+    /// Waits until nobody holds the name and nobody waits for it.
+    pub async fn is_free(&self, client: &Client, name: &str) {
+        let mut last: Option<View> = None;
+        let free = async || {
+            let view = client.view(name).await.expect("the store can be asked");
+            let free = view.is_free();
+            last = Some(view);
+            free
+        };
+        eventually_async(&format!("{name:?} is free"), free).await;
+    }
+
+    /// Waits until so many wait for the name.
+    pub async fn line_is(&self, client: &Client, name: &str, long: usize) {
+        let what = format!("{long} wait for {name:?}");
+        eventually_async(&what, async || client.view(name).await.expect("the store can be asked").line.len() == long).await;
+    }
+
+    /// Closes the clients, and waits until nothing is left in the store.
+    pub async fn leaves_nothing(&self, clients: impl IntoIterator<Item = Client>) {
+        for client in clients {
+            client.close().await.expect("a client can be closed");
+        }
+        eventually_async("nothing is left in the store", async || self.residue().await == 0).await;
+    }
+}
+
+/// What a case needs of a store. A store that lacks it must say so itself: then *that* is what the case asserts.
+#[derive(Clone, Copy, Debug)]
+pub enum Need {
+    /// Only what every store has.
+    Nothing,
+    /// This kind.
+    Kind(Kind),
+    /// Cells.
+    Cells,
+    /// Other processes.
+    Processes,
+}
+
+impl Need {
+    /// Whether the store has it; asserts that it honestly says so where it has not.
+    async fn is_met<H: Harness>(self, scene: &Scene<H>) -> bool {
+        let client = scene.client().await;
+        let abilities = client.abilities();
+        match self {
+            Need::Nothing => true,
+            Need::Kind(kind) if abilities.kinds.contains(&kind) => true,
+            Need::Kind(kind) => {
+                for shape in Shape::ALL.into_iter().filter(|shape| shape.kind() == kind) {
+                    let refused = shape.make(&client, "absent").expect_err("a kind that is not offered cannot be made");
+                    assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
+                }
+                false
+            }
+            Need::Cells if abilities.cells => true,
+            Need::Cells => {
+                let refused = client.cell("absent").expect_err("a store without cells makes none");
+                assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
+                false
+            }
+            Need::Processes if abilities.reach > Reach::Process => true,
+            Need::Processes => {
+                assert_eq!(scene.url(), None, "a store that only one process reaches has no URL for others");
+                assert!(H::open("anything").await.is_err());
+                false
+            }
+        }
+    }
+}
+
+/// Runs one case on a fresh store, in a runtime of two workers.
+pub fn run<H: Harness>(taker: &'static str, need: Need, case: impl AsyncFnOnce(&Scene<H>)) {
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime can be built");
+    runtime.block_on(async {
+        let scene = Scene { store: H::start().await, taker };
+        if need.is_met(&scene).await {
+            tokio::time::timeout(HANGS, case(&scene)).await.expect("the case ends");
+        }
+    });
+    // Tasks that a failed case left behind may be in a busy loop: do not wait for them.
+    runtime.shutdown_background();
+}
+
+/// Runs one case of the mutex on another kind.
+pub fn run_as<H: Harness>(taker: &'static str, shape: Shape, case: impl AsyncFnOnce(&Scene<H>, Shape)) {
+    run::<H>(taker, Need::Kind(shape.kind()), async |scene| case(scene, shape).await);
+}
+
+/// Beyond every limit that a case waits for by itself.
+const HANGS: Duration = Duration::from_secs(120);

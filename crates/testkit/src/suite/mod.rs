@@ -1,0 +1,14 @@
+//! The cases, a file for each promise. Which of them there are is said once, in [`cases!`](crate::cases).
+//!
+//! All are `async fn case<H: Harness>(scene: &Scene<H>)`; those of [`mutex`] also take the kind that plays the mutex.
+
+pub mod cancel;
+pub mod mutex;
+pub mod process;
+
+use std::time::Duration;
+
+/// A ttl that no case outlives: what is still held after [`LIMIT`](crate::LIMIT) was leaked, and not about to expire.
+const LONG: Duration = Duration::from_secs(600);
+/// A ttl for cases that wait for its end.
+const SHORT: Duration = Duration::from_millis(300);
