@@ -1,1 +1,38 @@
-//! The examples are binaries beside this file.
+//! Programs to copy from, one idea each: `cargo run -p tenure-examples --bin leader`.
+//!
+//! - `nightly_job`: a job that must not run twice, and what to do when its lock is lost
+//! - `last_item`: selling the last item in stock; the race without a lock, then a mutex, a read-write lock, a cell
+//! - `leader`: a leader with a standby
+//! - `connection_limit`: at most three at once, by a semaphore
+//! - `blocking`: the same without async
+//!
+//! Each runs on a temporary SQLite file, or on the store given as its first argument: `memory`, or any URL.
+
+use tempfile::TempDir;
+
+/// The store an example runs on. In a program of your own this is a URL in its configuration.
+pub struct Store {
+    /// What to connect to.
+    pub url: String,
+    /// A place for files of the example's own, removed at its end.
+    pub dir: TempDir,
+}
+
+impl Store {
+    /// The first argument, or a temporary SQLite file.
+    pub fn from_args() -> Self {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let url = match std::env::args().nth(1).as_deref() {
+            // With a name, all clients of this process meet in it.
+            Some("memory") => "memory://examples".to_owned(),
+            Some(url) => url.to_owned(),
+            None => format!("sqlite://{}/locks.db", dir.path().display()),
+        };
+        Store { url, dir }
+    }
+
+    /// A new client. Examples make one per pretended host or process; in one process, one is enough.
+    pub async fn connect(&self) -> tenure::Result<tenure::Client> {
+        tenure::connect(&self.url).await
+    }
+}

@@ -1,0 +1,75 @@
+//! Every example runs, on both stores, and says what it promises to say.
+
+use std::io::Read;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Runs an example on a store (none: a temporary SQLite file) and gives what it printed.
+fn run(example: &str, store: Option<&str>) -> String {
+    let mut child = Command::new(example).args(store).stdout(Stdio::piped()).spawn().expect("the example starts");
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let status = loop {
+        if let Some(status) = child.try_wait().expect("the example is ours") {
+            break status;
+        }
+        if Instant::now() > deadline {
+            child.kill().expect("the example is ours");
+            panic!("{example} hangs");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    let mut printed = String::new();
+    child.stdout.take().expect("it is piped").read_to_string(&mut printed).expect("it prints text");
+    assert!(status.success(), "{example} failed with {status}:\n{printed}");
+    printed
+}
+
+/// One test per example on one store.
+macro_rules! examples {
+    ($store:ident = $argument:expr; $($example:ident)*) => {
+        mod $store {
+            $(
+                #[test]
+                fn $example() {
+                    super::$example(&super::run(env!(concat!("CARGO_BIN_EXE_", stringify!($example))), $argument));
+                }
+            )*
+        }
+    };
+}
+
+examples!(sqlite = None; nightly_job last_item leader connection_limit blocking);
+examples!(memory = Some("memory"); nightly_job last_item leader connection_limit blocking);
+
+fn nightly_job(printed: &str) {
+    assert_eq!(printed.matches("writing the report").count(), 1, "{printed}");
+    assert_eq!(printed.matches("report is somebody else's tonight").count(), 2, "{printed}");
+    assert_eq!(printed.matches("backup stopped half-way").count(), 1, "{printed}");
+    assert!(!printed.contains("backup done"), "{printed}");
+}
+
+fn last_item(printed: &str) {
+    for way in ["mutex", "read-write lock", "cell"] {
+        assert!(printed.contains(&format!("\n{way}: sold 100 of 100\n")), "{printed}");
+    }
+    // How many are sold without a lock is luck, though it would be a strange day on which nothing goes wrong.
+    assert!(printed.starts_with("no lock: sold "), "{printed}");
+}
+
+fn leader(printed: &str) {
+    let leaders = printed.lines().filter_map(|line| line.strip_prefix("term ")?.strip_suffix(" leads")?.split_once(": "));
+    let (terms, names): (Vec<u64>, Vec<&str>) = leaders.map(|(term, name)| (term.parse::<u64>().unwrap(), name)).unzip();
+    assert!(terms.len() == 3 && terms.is_sorted_by(|a, b| a < b), "{printed}");
+    assert!(names[0] != names[1] && names[1] != names[2], "{printed}");
+    assert!(printed.contains("steps down: an update of this node") && printed.contains("has stopped"), "{printed}");
+}
+
+fn connection_limit(printed: &str) {
+    let most = printed.split_once("never more than ").and_then(|(_, rest)| rest.split(' ').next());
+    assert!(most.is_some_and(|most| (1..=3).contains(&most.parse::<u32>().unwrap())), "{printed}");
+    assert!(printed.starts_with("10 workers"), "{printed}");
+}
+
+fn blocking(printed: &str) {
+    assert_eq!(printed, "200 different numbers, the last one is 200\n");
+}
