@@ -92,6 +92,9 @@ impl Clock {
     /// # Cancel safety
     /// Holds no state; dropping it forgets the sleep.
     pub async fn sleep_until(self, then: Instant) {
+        if then == Instant::NEVER {
+            return std::future::pending().await; // an idle keeper wakes for nothing
+        }
         loop {
             let left = then.since(self.now());
             if left.is_zero() {
