@@ -1,0 +1,72 @@
+//! The command line, as data.
+
+use clap::builder::styling::{AnsiColor, Style, Styles};
+use clap::{Parser, Subcommand};
+
+use crate::commands::{ask, break_holds, completions, doctor, elect, ls, man, run, show, watch};
+use crate::store::StoreArgs;
+
+/// Run a program under a lock, and see who holds what
+///
+/// A lock here is a lease on a name. While the program runs, tenure renews it; if that fails, tenure stops the program
+/// before anybody else is let in. Without --store, all of your processes on this host meet in one file, with no server.
+#[derive(Debug, Parser)]
+#[command(
+    name = "tenure",
+    version,
+    styles = STYLES,
+    max_term_width = 100,
+    after_help = EXAMPLES,
+    arg_required_else_help = true,
+    disable_help_subcommand = true
+)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+
+    /// Write JSON, one object a line: results to stdout, events and errors to stderr
+    #[arg(long, global = true, help_heading = "Global options")]
+    pub(crate) json: bool,
+
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Run(Box<run::Args>),
+    Elect(Box<elect::Args>),
+    Ls(ls::Args),
+    Show(show::Args),
+    Watch(watch::Args),
+    Ask(ask::Args),
+    Break(break_holds::Args),
+    Doctor(doctor::Args),
+    Completions(completions::Args),
+    Man(man::Args),
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  tenure run nightly-report -- ./report.sh      one at a time; the others wait
+  tenure run -n deploy -- make deploy           or exit with 1 if somebody is at it
+  tenure ls                                     who holds what, since when, who waits
+
+Every command has --help.";
+
+const STYLES: Styles = Styles::styled()
+    .header(Style::new().bold())
+    .usage(Style::new().bold())
+    .literal(AnsiColor::Cyan.on_default())
+    .placeholder(AnsiColor::Green.on_default());
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,74 @@
+//! `tenure elect NAME -- COMMAND…`, and `--observe`
+
+use std::ffi::OsString;
+
+use serde::Serialize;
+use tenure::Client;
+
+use crate::failure::Failure;
+use crate::guarded::{HoldArgs, Job, Shape};
+use crate::print::{OriginJson, Printer, clean, clock, wall_ms};
+use crate::store::StoreArgs;
+
+/// Run a command while leading an election, or watch who leads
+///
+/// Like `tenure run`, but the name is an election: the leader runs COMMAND, the others stand by, and the next one takes
+/// over when the leader ends or dies. The --note is what observers see: an address, for example. TENURE_TOKEN is the term;
+/// every leader has a higher one than the last.
+#[derive(clap::Args, Debug)]
+#[command(override_usage = USAGE, after_help = AFTER)]
+pub(crate) struct Args {
+    /// The election's name
+    name: String,
+
+    /// The command the leader runs, and its arguments
+    #[arg(required_unless_present = "observe", trailing_var_arg = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+
+    /// Do not stand for election: print every leader, as they change
+    #[arg(long, conflicts_with = "command")]
+    pub(crate) observe: bool,
+
+    #[command(flatten)]
+    hold: HoldArgs,
+}
+
+impl Args {
+    pub(crate) async fn run(&self, store: &StoreArgs, printer: &Printer) -> Result<i32, Failure> {
+        let job = Job { name: &self.name, shape: Shape::Election, hold: &self.hold, command: &self.command };
+        job.run(store, printer).await
+    }
+
+    pub(crate) async fn observe(&self, client: &Client, printer: &Printer) -> Result<i32, Failure> {
+        #[derive(Serialize)]
+        struct Line<'a> {
+            event: &'static str,
+            name: &'a str,
+            term: u64,
+            note: &'a str,
+            #[serde(flatten)]
+            origin: OriginJson,
+            at_ms: u64,
+        }
+        let mut leaders = client.election(&self.name)?.observe()?;
+        loop {
+            let leader = leaders.next().await?;
+            let (term, note, at_ms) = (leader.term.get(), leader.note.as_str(), wall_ms());
+            if printer.json {
+                let origin = (&leader.origin).into();
+                printer.object(&Line { event: "leader", name: &self.name, term, note, origin, at_ms })?;
+            } else {
+                printer.line(format!("{}\t{term}\t{}\t{}", clock(at_ms), leader.origin, clean(note)))?;
+            }
+        }
+    }
+}
+
+const USAGE: &str = "tenure elect [OPTIONS] NAME [--] COMMAND [ARGUMENT]...\n       tenure elect --observe NAME";
+
+const AFTER: &str = "\
+Exit codes and COMMAND's environment are those of `tenure run`; see its --help.
+
+Examples:
+  tenure elect scheduler --note 10.0.0.7:8080 -- ./scheduler
+  tenure elect scheduler --observe        time, term, leader and note, one line a change";

@@ -1,0 +1,101 @@
+//! Durations as people write and read them: `30s`, `5m`, `1h30m`, `250ms`; a plain number is seconds.
+
+use std::time::Duration;
+
+/// Reads a duration.
+pub(crate) fn parse(text: &str) -> Result<Duration, String> {
+    let bad = || "expected something like 30s, 5m, 1h30m, 250ms, or a plain number of seconds".to_owned();
+    if let Some(plain) = number(text) {
+        return seconds(plain, 1.0).ok_or_else(bad);
+    }
+    let mut total = Duration::ZERO;
+    let mut rest = text;
+    let mut largest = f64::INFINITY;
+    while !rest.is_empty() {
+        let (amount, tail) = rest.split_at(rest.find(|c: char| c.is_ascii_alphabetic()).ok_or_else(bad)?);
+        let (unit, tail) = tail.split_at(tail.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(tail.len()));
+        let (_, size) = UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(bad)?;
+        // From large to small, each once: `30s1h` is more likely a slip than a wish.
+        if *size >= largest {
+            return Err(bad());
+        }
+        largest = *size;
+        let part = number(amount).and_then(|amount| seconds(amount, *size)).ok_or_else(bad)?;
+        total = total.checked_add(part).ok_or_else(bad)?;
+        rest = tail;
+    }
+    if text.is_empty() { Err(bad()) } else { Ok(total) }
+}
+
+/// Digits with at most one dot: no sign, no exponent, no `inf`.
+fn number(text: &str) -> Option<f64> {
+    let plain = text.starts_with(|c: char| c.is_ascii_digit()) && text.chars().all(|c| c.is_ascii_digit() || c == '.');
+    text.parse().ok().filter(|_| plain)
+}
+
+fn seconds(amount: f64, unit: f64) -> Option<Duration> {
+    // Rounded, so that 0.1s is 100 ms and not a hair less, which would be too short for a ttl.
+    Duration::try_from_secs_f64((amount * unit * 1e6).round() / 1e6).ok()
+}
+
+const UNITS: [(&str, f64); 5] = [("d", 86_400.0), ("h", 3_600.0), ("m", 60.0), ("s", 1.0), ("ms", 0.001)];
+
+/// Shows a duration in its two largest units: `3m12s`, `2d4h`; below ten seconds with a tenth.
+pub(crate) fn show(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    match seconds {
+        0 if duration < Duration::from_millis(100) => format!("{}ms", duration.as_millis()),
+        0..10 => format!("{}.{}s", seconds, duration.subsec_millis() / 100),
+        10..60 => format!("{seconds}s"),
+        60..3_600 => format!("{}m{:02}s", seconds / 60, seconds % 60),
+        3_600..86_400 => format!("{}h{:02}m", seconds / 3_600, seconds / 60 % 60),
+        _ => format!("{}d{:02}h", seconds / 86_400, seconds / 3_600 % 24),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_people_write() {
+        for (text, milliseconds) in [
+            ("30s", 30_000),
+            ("5m", 300_000),
+            ("1h30m", 5_400_000),
+            ("250ms", 250),
+            ("7", 7_000),
+            ("0", 0),
+            ("0.1", 100),
+            ("1.5s", 1_500),
+            ("2d", 172_800_000),
+            ("1m500ms", 60_500),
+            ("1d2h3m4s5ms", 93_784_005),
+        ] {
+            assert_eq!(parse(text), Ok(Duration::from_millis(milliseconds)), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_duration() {
+        for text in [
+            "", " ", "s", "-1", "-1s", "+1", "1 s", "1x", "1e3", "inf", "NaN", "1s1s", "30s1h", "1h30", ".", ".5s", "1..2s",
+            "5µs", "9e99d",
+        ] {
+            assert!(parse(text).is_err(), "{text}");
+        }
+        assert!(parse(&"9".repeat(400)).is_err());
+    }
+
+    #[test]
+    fn what_people_read() {
+        let show_ms = |ms| show(Duration::from_millis(ms));
+        assert_eq!(show_ms(7), "7ms");
+        assert_eq!(show_ms(100), "0.1s");
+        assert_eq!(show_ms(1_250), "1.2s");
+        assert_eq!(show_ms(59_999), "59s");
+        assert_eq!(show_ms(192_000), "3m12s");
+        assert_eq!(show_ms(7_260_000), "2h01m");
+        assert_eq!(show_ms(180_000_000), "2d02h");
+    }
+}

@@ -1,0 +1,136 @@
+//! Everything that is written: to a terminal, a pipe, or a log.
+//!
+//! Results go to stdout and everything else to stderr. A terminal gets tables and colours (unless `NO_COLOR` is set or
+//! `TERM` is `dumb`), a pipe gets plain text, and `--json` gets one object a line. A pipe that is closed early is not our
+//! failure: whoever read it has what it wanted.
+
+mod json;
+mod line;
+mod table;
+mod text;
+
+use std::fmt::Display;
+use std::io::{self, IsTerminal, Write};
+
+use anstyle::{AnsiColor, Style};
+use serde::Serialize;
+
+use crate::failure::Failure;
+
+pub(crate) use self::json::{Origin as OriginJson, View as ViewJson, wall_ms};
+pub(crate) use self::line::LiveLine;
+pub(crate) use self::table::Table;
+pub(crate) use self::text::{clean, clock, holder, mode};
+
+pub(crate) const BOLD: Style = Style::new().bold();
+pub(crate) const DIM: Style = Style::new().dimmed();
+pub(crate) const GOOD: Style = AnsiColor::Green.on_default();
+pub(crate) const WARNING: Style = AnsiColor::Yellow.on_default();
+pub(crate) const BAD: Style = AnsiColor::Red.on_default().bold();
+
+/// Where and how to write.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Printer {
+    /// Whether `--json` was asked for.
+    pub(crate) json: bool,
+    /// Whether stdout is a terminal.
+    pub(crate) terminal: bool,
+    /// Whether stderr is one.
+    pub(crate) err_terminal: bool,
+    colour: bool,
+    err_colour: bool,
+}
+
+impl Printer {
+    pub(crate) fn new(json: bool) -> Self {
+        let (terminal, err_terminal) = (io::stdout().is_terminal(), io::stderr().is_terminal());
+        let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+        let wanted = !set("NO_COLOR") && std::env::var_os("TERM").is_some_and(|term| term != "dumb");
+        Printer { json, terminal, err_terminal, colour: wanted && terminal, err_colour: wanted && err_terminal }
+    }
+
+    /// A line of results.
+    pub(crate) fn line(&self, text: impl Display) -> io::Result<()> {
+        writeln!(io::stdout().lock(), "{text}")
+    }
+
+    /// A result as JSON.
+    pub(crate) fn object(&self, value: &impl Serialize) -> io::Result<()> {
+        self.line(serde_json::to_string(value)?)
+    }
+
+    /// Bytes as they are.
+    pub(crate) fn raw(&self, bytes: &[u8]) -> io::Result<()> {
+        io::stdout().lock().write_all(bytes)
+    }
+
+    /// Something to know, on stderr. Nobody listening is no reason to stop what we do.
+    pub(crate) fn note(&self, text: impl Display) {
+        let _ = writeln!(io::stderr().lock(), "{} {text}", self.on_stderr(BOLD, "tenure:"));
+    }
+
+    /// Something that happened, as JSON on stderr.
+    pub(crate) fn event(&self, value: &impl Serialize) {
+        if let Ok(text) = serde_json::to_string(value) {
+            let _ = writeln!(io::stderr().lock(), "{text}");
+        }
+    }
+
+    /// Asks a question on the terminal, and gives the answer.
+    pub(crate) fn question(&self, text: impl Display) -> io::Result<String> {
+        write!(io::stderr().lock(), "{text} ")?;
+        let mut answer = String::new();
+        io::stdin().read_line(&mut answer)?;
+        Ok(answer)
+    }
+
+    /// Says why we could not do our work; gives the code to exit with.
+    pub(crate) fn failure(&self, failure: &Failure) -> i32 {
+        if failure.silent {
+        } else if self.json {
+            #[derive(Serialize)]
+            struct Line<'a> {
+                event: &'static str,
+                kind: &'static str,
+                message: &'a str,
+                hint: Option<&'a str>,
+            }
+            let Failure { kind, message, hint, .. } = failure;
+            self.event(&Line { event: "error", kind, message, hint: hint.as_deref() });
+        } else {
+            let mut text = format!("{} {}", self.on_stderr(BAD, "tenure:"), clean(&failure.message));
+            if let Some(hint) = &failure.hint {
+                text.push_str(&format!("\n{} {}", self.on_stderr(DIM, "   hint:"), clean(hint)));
+            }
+            let _ = writeln!(io::stderr().lock(), "{text}");
+        }
+        failure.code()
+    }
+
+    /// Text in a style, if stdout shows styles.
+    pub(crate) fn paint(&self, style: Style, text: impl Display) -> String {
+        paint(self.colour, style, text)
+    }
+
+    pub(crate) fn on_stderr(&self, style: Style, text: impl Display) -> String {
+        paint(self.err_colour, style, text)
+    }
+}
+
+/// A usage error in clap's words, under our name.
+pub(crate) fn usage(error: &clap::Error) {
+    let printer = Printer::new(std::env::args_os().any(|arg| arg == "--json"));
+    let rendered = error.render();
+    let plain = rendered.to_string();
+    if printer.json {
+        let message = plain.trim_start_matches("error: ").lines().next().unwrap_or_default();
+        printer.failure(&Failure::new(message));
+        return;
+    }
+    let text = if printer.err_colour { rendered.ansi().to_string() } else { plain };
+    let _ = write!(io::stderr().lock(), "{}", text.replacen("error:", "tenure:", 1));
+}
+
+fn paint(colour: bool, style: Style, text: impl Display) -> String {
+    if colour { format!("{style}{text}{style:#}") } else { text.to_string() }
+}
