@@ -10,13 +10,9 @@ use std::path::Path;
 use crate::manifest::Manifest;
 use crate::tree::{Tree, code};
 
-/// The crates that nobody outside this repository builds on.
-const NOT_PUBLISHED: &[&str] = &["testkit", "sim", "cli"];
-
-/// For each published crate, the file that lists its API and what it should say.
+/// For each library, the file that lists its API and what it should say.
 pub fn listings(tree: &Tree) -> Vec<(String, String)> {
-    let published = tree.crates().filter(|name| !NOT_PUBLISHED.contains(name));
-    published
+    tree.libraries()
         .map(|name| {
             let package = Manifest::parse(tree.text(&format!("crates/{name}/Cargo.toml"))).name;
             let source = format!("crates/{name}/src/");

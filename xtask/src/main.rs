@@ -13,7 +13,7 @@ usage: cargo run -p xtask -- CHORE
 
   tidy    check the sources; changes nothing (cargo test runs the same checks)
   table   print the README's table of kinds and stores, from what each store says of itself
-  api     write the public API of each published crate into api/
+  api     write the public API of each library into api/
   fix     write both: the README's table, and api/";
 
 fn main() -> Result<ExitCode, Box<dyn Error>> {

@@ -53,6 +53,11 @@ impl Tree {
         self.files().filter_map(|(path, _)| path.strip_prefix("crates/")?.strip_suffix("/Cargo.toml"))
     }
 
+    /// Those of them that programs outside this repository build on.
+    pub fn libraries(&self) -> impl Iterator<Item = &str> {
+        self.crates().filter(|name| !["cli", "sim", "testkit"].contains(name))
+    }
+
     fn add(&mut self, directory: &Path, prefix: &str) -> io::Result<()> {
         for entry in fs::read_dir(directory)? {
             let entry = entry?;

@@ -4,8 +4,6 @@ use crate::tree::{Tree, code};
 
 /// The crates that have backends only to test with.
 const PRETEND: &[&str] = &["testkit", "sim"];
-/// The crates whose futures nobody outside this repository awaits.
-const NOT_PUBLISHED: &[&str] = &["testkit", "sim", "cli"];
 
 /// A backend that does not run the suite is not a backend.
 pub(super) fn suite(tree: &Tree) -> Vec<String> {
@@ -32,10 +30,10 @@ pub(super) fn suite(tree: &Tree) -> Vec<String> {
     complaints
 }
 
-/// Every public async function of a published library says what dropping its future costs.
+/// Every public async function of a library says what dropping its future costs.
 pub(super) fn cancel_safety(tree: &Tree) -> Vec<String> {
     let mut complaints = Vec::new();
-    for name in tree.crates().filter(|name| !NOT_PUBLISHED.contains(name)) {
+    for name in tree.libraries() {
         for (path, text) in tree.rust(&format!("crates/{name}/src/")) {
             let lines: Vec<&str> = text.lines().collect();
             for (number, line) in code(text) {
