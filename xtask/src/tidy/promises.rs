@@ -1,7 +1,9 @@
-//! That every store runs the suite, and that every future says what dropping it costs.
+//! That every store runs the suite, every example is run, and every future says what dropping it costs.
 
 use crate::tree::{Tree, code};
 
+/// Where the examples are.
+const EXAMPLES: &str = "examples/src/bin/";
 /// The crates that have backends only to test with.
 const PRETEND: &[&str] = &["testkit", "sim"];
 
@@ -25,6 +27,21 @@ pub(super) fn suite(tree: &Tree) -> Vec<String> {
             && !places.iter().any(runs_it)
         {
             complaints.push(format!("{backend}: a Backend, but {} has no {invocation} …)", places.join(" or ")));
+        }
+    }
+    complaints
+}
+
+/// An example that no test reads is one that has stopped working. Each is also named on the examples' first page.
+pub(super) fn examples(tree: &Tree) -> Vec<String> {
+    let mut complaints = Vec::new();
+    let names = tree.rust(EXAMPLES).filter_map(|(path, _)| path.strip_prefix(EXAMPLES)?.strip_suffix(".rs"));
+    for name in names {
+        for (page, times) in [("examples/tests/run.rs", 3), ("examples/src/lib.rs", 1)] {
+            let words = tree.text(page).split(|char: char| !char.is_alphanumeric() && char != '_');
+            if words.filter(|word| *word == name).count() < times {
+                complaints.push(format!("{page}: the example {name} is missing, or is not run on every store"));
+            }
         }
     }
     complaints
@@ -111,6 +128,18 @@ mod tests {
     fn pretend_stores_need_not() {
         assert_eq!(suite_of(&[("crates/sim/src/faulty.rs", "impl<B: Backend> Backend for Faulty<B> {")]), 0);
         assert_eq!(suite_of(&[("crates/redis/src/wrap.rs", "impl<B: Backend> Backend for Prefix<B> {")]), 1);
+    }
+
+    #[test]
+    fn an_example_that_is_not_run_is_found() {
+        let of = |test: &str, page: &str| {
+            let example = ("examples/src/bin/leader.rs", "");
+            examples(&Tree::of(&[example, ("examples/tests/run.rs", test), ("examples/src/lib.rs", page)])).len()
+        };
+        let run = "run!(sqlite; leader); run!(memory; leader); fn leader() {}";
+        assert_eq!(of(run, "- `leader`: leads"), 0);
+        assert_eq!(of("run!(memory; leader); fn leader() {}", "- `leader`: leads"), 1);
+        assert_eq!(of(run, "- `leaders`: lead"), 1);
     }
 
     fn cancel_safety_of(text: &str) -> usize {
