@@ -1,0 +1,458 @@
+//! How a record and a message between processes look as bytes.
+//!
+//! Written by hand, since there are two shapes only, and read at every verb: fixed-width little-endian numbers, texts with
+//! their length before them, and a version in front, so that a later format is told apart and never guessed at. Whatever
+//! the bytes are, decoding gives a record or a [`Garbled`], and never panics: the file belongs to everybody who may write
+//! to it. What decodes is also a record that could have come from a verb, as far as its shape goes.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use tenure_core::record::{Record, Stage, Ticket, Wake};
+use tenure_core::{Ask, ClaimId, Instant, Kind, Mode, Note, Origin, Token};
+
+/// Bytes that nobody here wrote.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Garbled(&'static str);
+
+impl fmt::Display for Garbled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "garbled: {}", self.0)
+    }
+}
+
+impl std::error::Error for Garbled {}
+
+/// The first byte of every record.
+const RECORD_VERSION: u8 = 1;
+
+/// Writes a record behind whatever is in `out`.
+pub(crate) fn encode(record: &Record, out: &mut Vec<u8>) {
+    out.push(RECORD_VERSION);
+    out.push(kind_number(record.kind));
+    put_u64(out, record.last.get());
+    put_u32(out, record.line.len() as u32);
+    for ticket in &record.line {
+        put_ticket(out, ticket);
+    }
+}
+
+/// Reads a record.
+pub(crate) fn decode(bytes: &[u8]) -> Result<Record, Garbled> {
+    let mut input = Input(bytes);
+    if input.u8()? != RECORD_VERSION {
+        return Err(Garbled("the record's version is unknown"));
+    }
+    let kind = kind_of(input.u8()?)?;
+    let last = token(input.u64()?)?;
+    let count = input.u32()? as usize;
+    if count > bytes.len() / SMALLEST_TICKET {
+        return Err(Garbled("the record is too short for its line"));
+    }
+    let mut line = VecDeque::with_capacity(count + 1); // most verbs that read a record add a ticket to it
+    let mut waiters = false;
+    for _ in 0..count {
+        let ticket = input.ticket()?;
+        let waits = matches!(ticket.stage, Stage::Waiting { .. });
+        if waiters && !waits {
+            return Err(Garbled("a holder stands behind a waiter"));
+        }
+        waiters = waits;
+        line.push_back(ticket);
+    }
+    input.end()?;
+    Ok(Record { kind, last, line })
+}
+
+/// The last token of a record, which is all that outlives a reboot.
+pub(crate) fn decode_last(bytes: &[u8]) -> Result<Token, Garbled> {
+    decode(bytes).map(|record| record.last)
+}
+
+/// What one client tells another after a commit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Message {
+    /// Your claim was let in.
+    Wake(Wake),
+    /// Somebody asks you to let go of your claim.
+    Asked(ClaimId, Ask),
+    /// Your claim was ended by force.
+    Lost(ClaimId),
+    /// Somebody else stands in front of your waiting claim now: look who it is.
+    Look(ClaimId),
+}
+
+/// Writes a message behind whatever is in `out`. A datagram is several of them.
+pub(crate) fn encode_message(message: &Message, out: &mut Vec<u8>) {
+    match message {
+        Message::Wake(wake) => {
+            out.push(b'w');
+            out.extend_from_slice(wake.id.as_bytes());
+            put_u64(out, wake.client);
+            put_u64(out, wake.token.get());
+            put_u64(out, wake.granted.as_nanos());
+            put_duration(out, wake.handover_ttl);
+        }
+        Message::Asked(id, ask) => {
+            out.push(b'a');
+            out.extend_from_slice(id.as_bytes());
+            put_ask(out, ask);
+        }
+        Message::Lost(id) => {
+            out.push(b'l');
+            out.extend_from_slice(id.as_bytes());
+        }
+        Message::Look(id) => {
+            out.push(b'f');
+            out.extend_from_slice(id.as_bytes());
+        }
+    }
+}
+
+/// Reads the messages of a datagram.
+pub(crate) fn decode_messages(bytes: &[u8]) -> Result<Vec<Message>, Garbled> {
+    let mut input = Input(bytes);
+    let mut messages = Vec::new();
+    while !input.0.is_empty() {
+        let what = input.u8()?;
+        let id = input.id()?;
+        messages.push(match what {
+            b'w' => Message::Wake(Wake {
+                id,
+                client: input.u64()?,
+                token: token(input.u64()?)?,
+                granted: Instant::from_nanos(input.u64()?),
+                handover_ttl: input.duration()?,
+            }),
+            b'a' => Message::Asked(id, input.ask()?),
+            b'l' => Message::Lost(id),
+            b'f' => Message::Look(id),
+            _ => return Err(Garbled("the message is of an unknown sort")),
+        });
+    }
+    Ok(messages)
+}
+
+/// No ticket takes fewer bytes; what keeps a garbled count from asking for all the memory there is.
+const SMALLEST_TICKET: usize = 16 + 1 + 8 + 4 * 8 + 2 + 2 + 4 + 8 + 1 + 8;
+
+fn put_ticket(out: &mut Vec<u8>, ticket: &Ticket) {
+    out.extend_from_slice(ticket.id.as_bytes());
+    match ticket.mode {
+        Mode::Exclusive => out.push(0),
+        Mode::Shared => out.push(1),
+        Mode::Permits { take, of } => {
+            out.push(2);
+            put_u32(out, take.get());
+            put_u32(out, of.get());
+        }
+    }
+    put_u64(out, ticket.client);
+    put_duration(out, ticket.ttl);
+    put_duration(out, ticket.handover_ttl);
+    put_duration(out, ticket.lock_delay);
+    put_duration(out, ticket.min_hold);
+    put_text(out, ticket.note.as_str());
+    put_origin(out, &ticket.origin);
+    put_u64(out, ticket.since.as_nanos());
+    match &ticket.stage {
+        Stage::Waiting { alive_until } => {
+            out.push(0);
+            put_u64(out, alive_until.as_nanos());
+        }
+        Stage::Held { token, expires, asked } => {
+            out.push(if asked.is_some() { 2 } else { 1 });
+            put_u64(out, token.get());
+            put_u64(out, expires.as_nanos());
+            if let Some(ask) = asked {
+                put_ask(out, ask);
+            }
+        }
+        Stage::Closing { token, expires } => {
+            out.push(3);
+            put_u64(out, token.get());
+            put_u64(out, expires.as_nanos());
+        }
+    }
+}
+
+fn put_ask(out: &mut Vec<u8>, ask: &Ask) {
+    put_text(out, ask.reason.as_str());
+    put_origin(out, &ask.by);
+}
+
+fn put_origin(out: &mut Vec<u8>, origin: &Origin) {
+    put_text(out, &origin.host);
+    put_u32(out, origin.pid);
+}
+
+/// Notes have at most 1,024 bytes and hosts 64 or so; a longer host than a `u16` can say is cut, since it is only shown.
+fn put_text(out: &mut Vec<u8>, text: &str) {
+    let text = &text[..text.floor_char_boundary(u16::MAX as usize)];
+    out.extend_from_slice(&(text.len() as u16).to_le_bytes());
+    out.extend_from_slice(text.as_bytes());
+}
+
+fn put_duration(out: &mut Vec<u8>, duration: Duration) {
+    put_u64(out, u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX));
+}
+
+fn put_u64(out: &mut Vec<u8>, number: u64) {
+    out.extend_from_slice(&number.to_le_bytes());
+}
+
+fn put_u32(out: &mut Vec<u8>, number: u32) {
+    out.extend_from_slice(&number.to_le_bytes());
+}
+
+/// The numbers are in people's files: they never change, new kinds get new ones.
+fn kind_number(kind: Kind) -> u8 {
+    match kind {
+        Kind::Mutex => 0,
+        Kind::FairMutex => 1,
+        Kind::RwLock => 2,
+        Kind::Semaphore => 3,
+        Kind::Election => 4,
+        other => unreachable!("{other} is not among this store's kinds"),
+    }
+}
+
+fn kind_of(number: u8) -> Result<Kind, Garbled> {
+    let kinds = [Kind::Mutex, Kind::FairMutex, Kind::RwLock, Kind::Semaphore, Kind::Election];
+    kinds.get(number as usize).copied().ok_or(Garbled("the kind is unknown"))
+}
+
+/// Tokens fit `i64`; one that does not was never given.
+fn token(number: u64) -> Result<Token, Garbled> {
+    if number > i64::MAX as u64 { Err(Garbled("the token is too large")) } else { Ok(Token::new(number)) }
+}
+
+/// What is left to read.
+struct Input<'a>(&'a [u8]);
+
+impl<'a> Input<'a> {
+    fn bytes(&mut self, count: usize) -> Result<&'a [u8], Garbled> {
+        let (taken, rest) = self.0.split_at_checked(count).ok_or(Garbled("it ends too early"))?;
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], Garbled> {
+        let (taken, rest) = self.0.split_first_chunk().ok_or(Garbled("it ends too early"))?;
+        self.0 = rest;
+        Ok(*taken)
+    }
+
+    fn u8(&mut self) -> Result<u8, Garbled> {
+        self.array().map(|[byte]| byte)
+    }
+
+    fn u32(&mut self) -> Result<u32, Garbled> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Result<u64, Garbled> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    fn duration(&mut self) -> Result<Duration, Garbled> {
+        self.u64().map(Duration::from_nanos)
+    }
+
+    fn id(&mut self) -> Result<ClaimId, Garbled> {
+        self.array().map(ClaimId::from_bytes)
+    }
+
+    fn text(&mut self) -> Result<&'a str, Garbled> {
+        let length = u16::from_le_bytes(self.array()?);
+        std::str::from_utf8(self.bytes(length as usize)?).map_err(|_| Garbled("a text is not UTF-8"))
+    }
+
+    fn note(&mut self) -> Result<Note, Garbled> {
+        Note::new(self.text()?).map_err(|_| Garbled("a note is not one"))
+    }
+
+    fn origin(&mut self) -> Result<Origin, Garbled> {
+        Ok(Origin { host: self.text()?.into(), pid: self.u32()? })
+    }
+
+    fn ask(&mut self) -> Result<Ask, Garbled> {
+        Ok(Ask { reason: self.note()?, by: self.origin()? })
+    }
+
+    fn ticket(&mut self) -> Result<Ticket, Garbled> {
+        Ok(Ticket {
+            id: self.id()?,
+            mode: self.mode()?,
+            client: self.u64()?,
+            ttl: self.duration()?,
+            handover_ttl: self.duration()?,
+            lock_delay: self.duration()?,
+            min_hold: self.duration()?,
+            note: self.note()?,
+            origin: self.origin()?,
+            since: Instant::from_nanos(self.u64()?),
+            stage: self.stage()?,
+        })
+    }
+
+    fn mode(&mut self) -> Result<Mode, Garbled> {
+        match self.u8()? {
+            0 => Ok(Mode::Exclusive),
+            1 => Ok(Mode::Shared),
+            2 => {
+                let permits = |number| NonZeroU32::new(number).ok_or(Garbled("a number of permits is zero"));
+                Ok(Mode::Permits { take: permits(self.u32()?)?, of: permits(self.u32()?)? })
+            }
+            _ => Err(Garbled("the mode is unknown")),
+        }
+    }
+
+    fn stage(&mut self) -> Result<Stage, Garbled> {
+        let stage = self.u8()?;
+        if stage == 0 {
+            return Ok(Stage::Waiting { alive_until: Instant::from_nanos(self.u64()?) });
+        }
+        let (token, expires) = (token(self.u64()?)?, Instant::from_nanos(self.u64()?));
+        match stage {
+            1 => Ok(Stage::Held { token, expires, asked: None }),
+            2 => Ok(Stage::Held { token, expires, asked: Some(self.ask()?) }),
+            3 => Ok(Stage::Closing { token, expires }),
+            _ => Err(Garbled("the stage is unknown")),
+        }
+    }
+
+    fn end(&self) -> Result<(), Garbled> {
+        if self.0.is_empty() { Ok(()) } else { Err(Garbled("something stands behind its end")) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn origins() -> impl Strategy<Value = Origin> {
+        ("\\PC{0,12}", any::<u32>()).prop_map(|(host, pid)| Origin { host: host.as_str().into(), pid })
+    }
+
+    fn notes() -> impl Strategy<Value = Note> {
+        "\\PC{0,20}".prop_map(|text| Note::new(text).unwrap_or_else(|_| Note::none()))
+    }
+
+    fn asks() -> impl Strategy<Value = Ask> {
+        (notes(), origins()).prop_map(|(reason, by)| Ask { reason, by })
+    }
+
+    fn modes() -> impl Strategy<Value = Mode> {
+        let permits = || (1..=u32::MAX).prop_map(|number| NonZeroU32::new(number).unwrap());
+        prop_oneof![
+            Just(Mode::Exclusive),
+            Just(Mode::Shared),
+            (permits(), permits()).prop_map(|(take, of)| Mode::Permits { take, of }),
+        ]
+    }
+
+    fn tokens() -> impl Strategy<Value = Token> {
+        (0..=i64::MAX as u64).prop_map(Token::new)
+    }
+
+    fn stages() -> impl Strategy<Value = Stage> {
+        let instant = || any::<u64>().prop_map(Instant::from_nanos);
+        prop_oneof![
+            instant().prop_map(|alive_until| Stage::Waiting { alive_until }),
+            (tokens(), instant(), proptest::option::of(asks())).prop_map(|(token, expires, asked)| Stage::Held {
+                token,
+                expires,
+                asked
+            }),
+            (tokens(), instant()).prop_map(|(token, expires)| Stage::Closing { token, expires }),
+        ]
+    }
+
+    fn tickets() -> impl Strategy<Value = Ticket> {
+        let durations = proptest::array::uniform4(any::<u64>().prop_map(Duration::from_nanos));
+        (any::<[u8; 16]>(), modes(), any::<u64>(), durations, notes(), origins(), any::<u64>(), stages()).prop_map(
+            |(id, mode, client, [ttl, handover_ttl, lock_delay, min_hold], note, origin, since, stage)| Ticket {
+                id: ClaimId::from_bytes(id),
+                mode,
+                client,
+                ttl,
+                handover_ttl,
+                lock_delay,
+                min_hold,
+                note,
+                origin,
+                since: Instant::from_nanos(since),
+                stage,
+            },
+        )
+    }
+
+    fn records() -> impl Strategy<Value = Record> {
+        (0..5u8, tokens(), vec(tickets(), 0..6)).prop_map(|(kind, last, mut line)| {
+            line.sort_by_key(|ticket| matches!(ticket.stage, Stage::Waiting { .. }));
+            Record { kind: kind_of(kind).unwrap(), last, line: line.into() }
+        })
+    }
+
+    fn messages() -> impl Strategy<Value = Message> {
+        let id = || any::<[u8; 16]>().prop_map(ClaimId::from_bytes);
+        prop_oneof![
+            (id(), any::<u64>(), tokens(), any::<u64>(), any::<u64>()).prop_map(|(id, client, token, granted, ttl)| {
+                let (granted, handover_ttl) = (Instant::from_nanos(granted), Duration::from_nanos(ttl));
+                Message::Wake(Wake { client, id, token, granted, handover_ttl })
+            }),
+            (id(), asks()).prop_map(|(id, ask)| Message::Asked(id, ask)),
+            id().prop_map(Message::Lost),
+            id().prop_map(Message::Look),
+        ]
+    }
+
+    fn bytes_of(record: &Record) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        encode(record, &mut bytes);
+        bytes
+    }
+
+    proptest! {
+        #[test]
+        fn a_record_survives_the_trip(record in records()) {
+            let bytes = bytes_of(&record);
+            prop_assert_eq!(decode(&bytes), Ok(record.clone()));
+            prop_assert_eq!(decode_last(&bytes), Ok(record.last));
+        }
+
+        #[test]
+        fn messages_survive_the_trip(messages in vec(messages(), 0..8)) {
+            let mut bytes = Vec::new();
+            messages.iter().for_each(|message| encode_message(message, &mut bytes));
+            prop_assert_eq!(decode_messages(&bytes), Ok(messages));
+        }
+
+        #[test]
+        fn garbage_is_an_error_and_never_a_panic(bytes in vec(any::<u8>(), 0..300)) {
+            let _ = (decode(&bytes), decode_messages(&bytes));
+        }
+
+        #[test]
+        fn a_damaged_record_never_panics(record in records(), at in any::<prop::sample::Index>(), with in any::<u8>()) {
+            let mut bytes = bytes_of(&record);
+            let at = at.index(bytes.len());
+            bytes[at] = with;
+            let _ = decode(&bytes);
+            prop_assert!(decode(&bytes[..at]).is_err(), "a record that was cut short is not one");
+        }
+    }
+
+    #[test]
+    fn a_count_from_nowhere_does_not_take_the_memory() {
+        let mut bytes = bytes_of(&Record::new(Kind::Mutex, Token::new(1)));
+        bytes[10..14].copy_from_slice(&u32::MAX.to_le_bytes());
+        assert!(decode(&bytes).is_err());
+    }
+}

@@ -1,0 +1,100 @@
+//! Where the file is and how it is used: settings, URLs, the default path.
+
+use std::path::PathBuf;
+
+use tenure_core::{Error, ErrorKind, Result, StoreUrl};
+
+use crate::Sqlite;
+
+/// The URL schemes of this store.
+pub const SCHEMES: &[&str] = &["sqlite"];
+
+/// The parameters its URLs may have.
+///
+/// - `network=allow`: use a file system that may be shared with other hosts. Only right if all who use the file are on
+///   one host, for instance on a FUSE file system that is a local disk.
+/// - `wake=poll`: do not listen for messages of other processes; waiters look about once a second.
+pub const PARAMETERS: &[&str] = &["network", "wake"];
+
+/// How to use the file. Start from [`Settings::default`], which is right for nearly everybody.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Settings {
+    /// Do not refuse file systems that may be shared with other hosts. SQLite's log lives in shared memory: on two hosts
+    /// that is two logs, two holders, and a broken file.
+    pub allow_network: bool,
+    /// Listen for other processes' messages. Without, a waiter looks about once a second.
+    pub listen: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings { allow_network: false, listen: true }
+    }
+}
+
+/// Opens the file that a URL names: `sqlite:///absolute/path`, `sqlite://relative/path`, `sqlite:path`; a URL without a
+/// path is [`default_path`].
+pub fn connect(url: &StoreUrl) -> Result<Sqlite> {
+    url.allow_parameters(PARAMETERS)?;
+    let mut settings = Settings::default();
+    match url.parameter("network") {
+        None | Some("refuse") => {}
+        Some("allow") => settings.allow_network = true,
+        Some(other) => return Err(bad_value("network", other, "allow or refuse")),
+    }
+    match url.parameter("wake") {
+        None | Some("message") => {}
+        Some("poll") => settings.listen = false,
+        Some(other) => return Err(bad_value("wake", other, "message or poll")),
+    }
+    let path = url.file_path();
+    if path.is_empty() {
+        return open_default(settings);
+    }
+    if path.contains('\0') {
+        return Err(Error::new(ErrorKind::BadUrl, "a file's path has no NUL in it"));
+    }
+    Sqlite::open(path, settings)
+}
+
+/// Opens the file of [`default_path`], and makes its directory, for this user alone, if it is not there.
+pub fn open_default(settings: Settings) -> Result<Sqlite> {
+    use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+
+    let path = default_path();
+    let directory = path.parent().expect("the default path has a directory");
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(|error| {
+        Error::new(ErrorKind::Backend, format!("the directory {} cannot be made", directory.display()))
+            .with_source(error)
+            .with_hint("Set XDG_STATE_HOME to a directory of yours, or name a file: sqlite:///path/to/locks.db")
+    })?;
+    let is_new = !path.exists();
+    let sqlite = Sqlite::open(&path, settings)?;
+    if is_new {
+        // By path, since opening and closing the file here would drop the locks that SQLite has on it. The directory is
+        // ours alone in any case, so nobody can have come between.
+        for suffix in ["", "-wal", "-shm"] {
+            let mut file = path.clone().into_os_string();
+            file.push(suffix);
+            let _ = std::fs::set_permissions(file, std::fs::Permissions::from_mode(0o600));
+        }
+    }
+    Ok(sqlite)
+}
+
+/// The file that is used where none is named: `$XDG_STATE_HOME/tenure/locks.db`, else `~/.local/state/tenure/locks.db`,
+/// else `/tmp/tenure-UID/locks.db`.
+pub fn default_path() -> PathBuf {
+    let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let state = absolute("XDG_STATE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".local/state")));
+    let directory = match state {
+        Some(state) => state.join("tenure"),
+        None => PathBuf::from(format!("/tmp/tenure-{}", rustix::process::getuid().as_raw())),
+    };
+    directory.join("locks.db")
+}
+
+fn bad_value(name: &str, value: &str, known: &str) -> Error {
+    Error::new(ErrorKind::BadUrl, format!("the parameter {name} cannot be {value:?}")).with_hint(format!("It is {known}"))
+}

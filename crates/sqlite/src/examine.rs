@@ -1,0 +1,80 @@
+//! What `tenure doctor` sees.
+
+use tenure_core::Result;
+use tenure_core::backend::{Finding, Level};
+
+use crate::error::explained;
+use crate::schema::network_file_system;
+use crate::store::Store;
+
+pub(crate) fn examine(store: &Store) -> Result<Vec<Finding>> {
+    Ok(vec![version(), file_system(store), journal(store)?, listening(store), integrity(store)?])
+}
+
+fn finding(level: Level, what: &str, says: impl Into<String>) -> Finding {
+    Finding { level, what: what.to_owned(), says: says.into() }
+}
+
+fn version() -> Finding {
+    let says =
+        format!("{}, which writes a file from several processes without fault (3.51.3 or newer does)", rusqlite::version());
+    finding(Level::Good, "SQLite version", says)
+}
+
+fn file_system(store: &Store) -> Finding {
+    let what = "file system";
+    let directory = store.file.path.parent().unwrap_or(std::path::Path::new("/"));
+    match rustix::fs::statfs(directory) {
+        Err(error) => finding(Level::Warning, what, format!("{} cannot be looked at: {error}", directory.display())),
+        Ok(system) => match network_file_system(system.f_type as u32) {
+            Some(name) => finding(
+                Level::Bad,
+                what,
+                format!("{name}: if another host uses this file too, both may hold one lock. Use a local disk"),
+            ),
+            None if system.f_bavail as u64 * (system.f_bsize as u64) < LITTLE_SPACE => finding(
+                Level::Warning,
+                what,
+                "less than 16 MiB are free: when the disk is full no lock can be taken or released",
+            ),
+            None => finding(Level::Good, what, "local; all processes of this host share the file"),
+        },
+    }
+}
+
+fn journal(store: &Store) -> Result<Finding> {
+    let mode: String = store.read(|connection| {
+        let mode = connection.query_row("PRAGMA journal_mode", [], |row| row.get(0));
+        mode.map_err(|error| explained(error, &store.file.path, "reading its settings"))
+    })?;
+    Ok(match mode.as_str() {
+        "wal" => {
+            finding(Level::Good, "journal", "WAL; commits are not synced, and a restart of the machine voids all holds")
+        }
+        other => finding(Level::Bad, "journal", format!("{other}: somebody changed it. Connect again to have WAL back")),
+    })
+}
+
+fn listening(store: &Store) -> Finding {
+    if store.can_listen() {
+        return finding(Level::Good, "waking", "waiters are woken by a message, a killed holder is noticed at once");
+    }
+    finding(Level::Warning, "waking", "this process cannot listen for messages: its waiters look about once a second")
+}
+
+fn integrity(store: &Store) -> Result<Finding> {
+    let answer: String = store.read(|connection| {
+        let answer = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0));
+        answer.map_err(|error| explained(error, &store.file.path, "checking it"))
+    })?;
+    Ok(match answer.as_str() {
+        "ok" => finding(Level::Good, "file", format!("{} is sound", store.file.path.display())),
+        fault => finding(
+            Level::Bad,
+            "file",
+            format!("{fault}. End everything that uses it and move it away, with its -wal and -shm"),
+        ),
+    })
+}
+
+const LITTLE_SPACE: u64 = 16 << 20;

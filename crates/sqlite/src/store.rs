@@ -1,0 +1,320 @@
+//! One client's end of the file: what its tasks and its threads share.
+//!
+//! Up to three threads stand beside the user's: the *worker* waits where a task must not (for other processes' transactions,
+//! and for names to fall quiet), the *ear* listens for other processes, and the *renewer* has a connection that nothing a
+//! user does can delay. Each is started when it is first needed, and ends with the client.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::Duration;
+
+use rusqlite::Connection;
+use tenure_core::record::{ClientKey, Wake};
+use tenure_core::{Error, ErrorKind, Instant, LockName, News, Result};
+use tokio::sync::Notify;
+
+use crate::batch::{Batch, Patience};
+use crate::codec::Message;
+use crate::config::Settings;
+use crate::death::{Deaths, Process};
+use crate::ear::{Ear, Verdict, Waits};
+use crate::error::explained;
+use crate::renew::Renewer;
+use crate::schema::{self, File};
+use crate::tidy;
+use crate::transaction::After;
+
+pub(crate) struct Store {
+    pub(crate) file: File,
+    pub(crate) settings: Settings,
+    /// This client among all that use the file: random, so that nobody has to hand keys out.
+    pub(crate) me: ClientKey,
+    pub(crate) here: Process,
+    pub(crate) deaths: Deaths,
+    pub(crate) batch: Batch,
+    pub(crate) waits: Mutex<Waits>,
+    pub(crate) ear: Ear,
+    pub(crate) renewer: Mutex<Option<Arc<Renewer>>>,
+    pub(crate) news: OnceLock<News>,
+    /// Rings at every commit of this client, for those who watch.
+    pub(crate) changed: Notify,
+    reader: Mutex<Option<Connection>>,
+    worker: Worker,
+    /// Once seen, for good: the path leads to another file than ours.
+    is_replaced: AtomicBool,
+}
+
+/// The clients of this process: a waiter among them is woken without a system call, and is known to be alive.
+static CLIENTS: Mutex<Option<HashMap<ClientKey, Weak<Store>>>> = Mutex::new(None);
+
+impl Store {
+    pub(crate) fn open(path: &Path, settings: Settings) -> Result<Arc<Self>> {
+        let (file, connection) = schema::open(path, &settings)?;
+        let here = Process::current();
+        let deaths = Deaths::new(here);
+        let dead = tidy::find_dead(&connection, &deaths).map_err(|error| explained(error, &file.path, "opening it"))?;
+        let me = random() >> 1; // SQLite's integers have a sign
+        let store = Arc::new(Store {
+            ear: Ear::new(&file, me),
+            deaths,
+            file,
+            settings,
+            me,
+            here,
+            batch: Batch::default(),
+            waits: Mutex::default(),
+            renewer: Mutex::default(),
+            news: OnceLock::new(),
+            changed: Notify::new(),
+            reader: Mutex::default(),
+            worker: Worker::default(),
+            is_replaced: AtomicBool::new(false),
+        });
+        store.adopt(connection).map_err(|error| explained(error, &store.file.path, "opening it"))?;
+        clients().get_or_insert_default().insert(me, Arc::downgrade(&store));
+        store.sweep(dead)?;
+        Ok(store)
+    }
+
+    /// The client with this key, if it is one of this process.
+    pub(crate) fn in_this_process(client: ClientKey) -> Option<Arc<Store>> {
+        clients().as_ref()?.get(&client)?.upgrade()
+    }
+
+    /// After a commit: wakes and tells everybody concerned, wherever they are.
+    pub(crate) fn announce(self: &Arc<Self>, after: After) {
+        let After { woken, mut messages, loose, poke_ear } = after;
+        self.changed.notify_waiters();
+        for wake in woken {
+            if wake.client == self.me {
+                self.deliver(wake);
+            } else {
+                messages.push((wake.client, Message::Wake(wake)));
+            }
+        }
+        if !messages.is_empty() {
+            self.send(messages);
+        }
+        if !loose.is_empty() {
+            self.remember_loose(loose);
+        }
+        if poke_ear {
+            self.ear.poke();
+        }
+    }
+
+    /// Tells clients what concerns them: those of this process directly, the others by datagram.
+    fn send(self: &Arc<Self>, messages: Vec<(ClientKey, Message)>) {
+        let mut abroad: Vec<(ClientKey, Vec<Message>)> = Vec::new();
+        for (client, message) in messages {
+            if client == self.me {
+                self.hear(message);
+            } else if let Some(store) = Self::in_this_process(client) {
+                store.hear(message);
+            } else if let Some((_, others)) = abroad.iter_mut().find(|(known, _)| *known == client) {
+                others.push(message);
+            } else {
+                abroad.push((client, vec![message]));
+            }
+        }
+        for (client, messages) in abroad {
+            self.ear.call(client, &messages);
+        }
+    }
+
+    /// Takes in what somebody told this client. The claim's id is proof enough of the sender: only the file has it.
+    pub(crate) fn hear(&self, message: Message) {
+        match message {
+            Message::Wake(wake) => self.deliver(wake),
+            Message::Asked(id, ask) => {
+                if let Some(news) = self.news.get() {
+                    news.asked(id, ask);
+                }
+            }
+            Message::Lost(id) => {
+                if let Some(news) = self.news.get() {
+                    news.lost(id);
+                }
+            }
+            Message::Look(id) => {
+                if self.waits().look_soon(id) {
+                    self.ear.poke();
+                }
+            }
+        }
+    }
+
+    /// Hands a grant to the task that waits for it, if there still is one; else its claim is about to be ended.
+    fn deliver(&self, wake: Wake) {
+        let waiting = self.waits().remove(wake.id);
+        if let Some(waiting) = waiting {
+            let _ = waiting.send(Verdict::Granted(wake.grant()));
+        }
+    }
+
+    pub(crate) fn waits(&self) -> MutexGuard<'_, Waits> {
+        self.waits.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs something that only reads, on a connection that writers do not hold up.
+    pub(crate) fn read<T>(&self, read: impl FnOnce(&Connection) -> Result<T>) -> Result<T> {
+        self.check_process()?;
+        self.check_file()?;
+        let mut reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
+        if reader.is_none() {
+            *reader = Some(self.file.connect()?);
+        }
+        read(reader.as_ref().expect("it was just made"))
+    }
+
+    /// SQLite's connections do not survive a fork, and neither do holds.
+    pub(crate) fn check_process(&self) -> Result<()> {
+        if std::process::id() as i32 == self.here.pid {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::Backend, "this process is a fork of the one that opened the file")
+            .with_hint("Connect again in the child: neither connections nor holds can be inherited"))
+    }
+
+    /// Whether the path still leads to our file.
+    pub(crate) fn check_file(&self) -> Result<()> {
+        if !self.is_replaced() && self.file.is_in_place() {
+            return Ok(());
+        }
+        self.is_replaced.store(true, Ordering::Relaxed);
+        Err(self.file.replaced())
+    }
+
+    pub(crate) fn is_replaced(&self) -> bool {
+        self.is_replaced.load(Ordering::Relaxed)
+    }
+
+    /// Lets go of threads and connections. What comes later makes new ones.
+    pub(crate) fn let_go(&self) {
+        self.stop_worker();
+        self.ear.stop();
+        drop(self.renewer.lock().unwrap_or_else(PoisonError::into_inner).take());
+        drop(self.reader.lock().unwrap_or_else(PoisonError::into_inner).take());
+        self.disconnect();
+    }
+
+    /// The client is gone: nobody will ask through it any more.
+    pub(crate) fn leave(&self) {
+        if let Some(clients) = clients().as_mut() {
+            clients.remove(&self.me);
+        }
+        self.let_go();
+    }
+}
+
+fn clients() -> MutexGuard<'static, Option<HashMap<ClientKey, Weak<Store>>>> {
+    CLIENTS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The worker: leads batches that had to wait, and tidies up.
+#[derive(Default)]
+struct Worker {
+    duty: Mutex<Duty>,
+    wake: Condvar,
+}
+
+#[derive(Default)]
+struct Duty {
+    is_running: bool,
+    must_lead: bool,
+    must_stop: bool,
+    /// Names that are idle, or will be, and since when.
+    loose: HashMap<LockName, Instant>,
+}
+
+/// How long a name must have been idle before its row goes; a hot one is locked again long before.
+const QUIET: Duration = Duration::from_secs(1);
+/// How many rows one transaction tidies away.
+const TIDY_AT_ONCE: usize = 256;
+
+impl Store {
+    /// Leaves the queue to the worker.
+    pub(crate) fn call_worker(self: &Arc<Self>) {
+        let mut duty = self.duty();
+        duty.must_lead = true;
+        self.need_worker(&mut duty);
+    }
+
+    fn remember_loose(self: &Arc<Self>, loose: Vec<(LockName, Instant)>) {
+        let mut duty = self.duty();
+        let was_empty = duty.loose.is_empty();
+        duty.loose.extend(loose);
+        if was_empty {
+            self.need_worker(&mut duty);
+        }
+    }
+
+    /// Takes up to so many names that are idle since a while; all, if it is time to go.
+    pub(crate) fn take_loose(&self, now: Instant, all: bool) -> Vec<LockName> {
+        let mut duty = self.duty();
+        let due = |since: &Instant| all || now.since(*since) >= QUIET && *since <= now;
+        let names: Vec<LockName> =
+            duty.loose.iter().filter(|(_, since)| due(since)).map(|(name, _)| name.clone()).take(TIDY_AT_ONCE).collect();
+        for name in &names {
+            duty.loose.remove(name);
+        }
+        names
+    }
+
+    fn need_worker(self: &Arc<Self>, duty: &mut Duty) {
+        if duty.is_running {
+            self.worker.wake.notify_one();
+            return;
+        }
+        duty.is_running = true;
+        duty.must_stop = false;
+        let store = Arc::clone(self);
+        let started = std::thread::Builder::new().name("tenure-sqlite".to_owned()).spawn(move || store.work());
+        // Without threads nobody waits for other processes here: the next ask tries again.
+        duty.is_running = started.is_ok();
+    }
+
+    fn stop_worker(&self) {
+        self.duty().must_stop = true;
+        self.worker.wake.notify_one();
+    }
+
+    fn work(self: Arc<Self>) {
+        loop {
+            let mut duty = self.duty();
+            if duty.must_lead {
+                duty.must_lead = false;
+                drop(duty);
+                self.lead(Patience::Thread);
+                continue;
+            }
+            if duty.must_stop {
+                duty.is_running = false;
+                return;
+            }
+            let now = Instant::now();
+            let due = duty.loose.values().map(|since| *since + QUIET).min();
+            if due.is_some_and(|due| due <= now) {
+                drop(duty);
+                let names = self.take_loose(now, false);
+                let _ = self.tidy(names); // what fails now is found by somebody else's sweep
+                continue;
+            }
+            let longest = due.map_or(Duration::from_secs(3600), |due| due.since(now)) + Duration::from_millis(20);
+            drop(self.worker.wake.wait_timeout(duty, longest).unwrap_or_else(PoisonError::into_inner));
+        }
+    }
+
+    fn duty(&self) -> MutexGuard<'_, Duty> {
+        self.worker.duty.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A random number from the kernel: a forked child never repeats its parent's.
+pub(crate) fn random() -> u64 {
+    let mut bytes = [0; 8];
+    getrandom::fill(&mut bytes).expect("the kernel has random numbers");
+    u64::from_le_bytes(bytes)
+}

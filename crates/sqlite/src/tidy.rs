@@ -1,0 +1,155 @@
+//! Nothing is left: rows of names that nobody uses, and what killed processes left behind.
+//!
+//! A name's row is kept for a while after its last release, for a hot name is locked again at once and then costs one update
+//! and no insert. Who made a row idle removes it: after a second of quiet, and when it closes. The highest token among the
+//! removed becomes the *floor*, in the same transaction, and new rows start there; so forgetting a name never sends its
+//! tokens back.
+//!
+//! A client that was killed cannot do that, so its row in `client` stays as the sign that there may be leftovers. Whoever
+//! opens the file looks at a few clients, and finishes what dead ones left: tickets are buried, idle rows removed, and the
+//! sign last, when everything was seen.
+
+use std::sync::Arc;
+
+use rusqlite::{Connection, params};
+use tenure_core::record::ClientKey;
+use tenure_core::{Instant, LockName, Result, Token};
+
+use crate::death::{Deaths, Process, Pulse};
+use crate::error::Fault;
+use crate::store::Store;
+use crate::transaction::Transaction;
+
+/// How many clients somebody who opens the file looks at.
+const CLIENTS_AT_ONCE: usize = 8;
+/// How many rows are looked at in one transaction.
+const ROWS_AT_ONCE: usize = 256;
+/// How many transactions somebody who opens the file spends on what others left.
+const MOST_ROUNDS: usize = 4;
+
+impl Store {
+    /// Removes these names' rows where nobody uses them.
+    pub(crate) fn tidy(self: &Arc<Self>, names: Vec<LockName>) -> Result<()> {
+        self.ask_blocking(move |tx| tidy(tx, &names))
+    }
+
+    /// Removes everything this client leaves behind, its own row last. Holds of its own that have not ended stay.
+    pub(crate) async fn tidy_up(self: &Arc<Self>) -> Result<()> {
+        loop {
+            let names = self.take_loose(Instant::now(), true);
+            if names.is_empty() {
+                break;
+            }
+            self.ask(move |tx| tidy(tx, &names)).await?;
+        }
+        if !self.is_registered() {
+            return Ok(());
+        }
+        self.ask(unregister).await
+    }
+
+    /// The same from a destructor: only as far as it goes without waiting.
+    pub(crate) fn tidy_up_at_once(self: &Arc<Self>) {
+        let names = self.take_loose(Instant::now(), true);
+        if !self.is_registered() {
+            return;
+        }
+        self.ask_and_forget(move |tx| {
+            tidy(tx, &names)?;
+            unregister(tx)
+        });
+    }
+
+    /// Finishes what killed clients left. Bounded: what remains is left to the next one who opens the file.
+    pub(crate) fn sweep(self: &Arc<Self>, dead: Vec<ClientKey>) -> Result<()> {
+        if dead.is_empty() {
+            return Ok(());
+        }
+        let mut after = String::new();
+        for _ in 0..MOST_ROUNDS {
+            let (dead, from) = (dead.clone(), after.clone());
+            match self.ask_blocking(move |tx| sweep(tx, &dead, &from))? {
+                Some(last) => after = last,
+                None => break,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A few clients, from a random place on, of which the dead.
+pub(crate) fn find_dead(connection: &Connection, deaths: &Deaths) -> rusqlite::Result<Vec<ClientKey>> {
+    let from = (crate::store::random() >> 1) as i64;
+    let mut statement = connection.prepare(
+        "SELECT key, pid, start, namespace FROM client WHERE key >= ?1
+         UNION ALL SELECT key, pid, start, namespace FROM client WHERE key < ?1 LIMIT ?2",
+    )?;
+    let mut rows = statement.query(params![from, CLIENTS_AT_ONCE as i64])?;
+    let mut dead = Vec::new();
+    while let Some(row) = rows.next()? {
+        let (key, start, namespace): (i64, i64, i64) = (row.get(0)?, row.get(2)?, row.get(3)?);
+        let process = Process { pid: row.get(1)?, start: start as u64, namespace: namespace as u64 };
+        if let Ok(Pulse::Dead) = deaths.pulse::<()>(key as ClientKey, || Ok(Some(process))) {
+            dead.push(key as ClientKey);
+        }
+    }
+    Ok(dead)
+}
+
+fn tidy(tx: &mut Transaction<'_>, names: &[LockName]) -> Result<(), Fault> {
+    let mut floor = Token::new(0);
+    for name in names {
+        let idle = tx.with(name, |tx, record| {
+            record.sweep(tx.at, &mut tx.after.woken);
+            Ok(record.is_idle().then_some(record.last))
+        });
+        match idle {
+            Ok(Some(Some(last))) => {
+                tx.connection.prepare_cached("DELETE FROM lock WHERE name = ?1")?.execute([name.as_str()])?;
+                tx.after.loose.pop(); // what `with` has just noted about this name
+                floor = floor.max(last);
+            }
+            Ok(_) | Err(Fault::Verb(_)) => {} // in use again, gone, or damaged: not ours to remove
+            Err(error) => return Err(error),
+        }
+    }
+    if floor > Token::new(0) {
+        tx.raise_floor(floor)?;
+    }
+    Ok(())
+}
+
+/// Looks at some rows after `from`; the last name looked at, or `None` when all were seen and the dead are forgotten.
+fn sweep(tx: &mut Transaction<'_>, dead: &[ClientKey], from: &str) -> Result<Option<String>, Fault> {
+    let names: Vec<String> = {
+        let mut select = tx.connection.prepare_cached("SELECT name FROM lock WHERE name > ?1 ORDER BY name LIMIT ?2")?;
+        let rows = select.query_map(params![from, ROWS_AT_ONCE as i64], |row| row.get(0))?;
+        rows.collect::<Result<_, _>>()?
+    };
+    let mut parsed = Vec::with_capacity(names.len());
+    for name in names.iter().filter_map(|name| LockName::new(name).ok()) {
+        let buried = tx.with(&name, |tx, record| {
+            for client in dead {
+                record.bury(*client, tx.at, &mut tx.after.woken);
+            }
+            Ok(())
+        });
+        if let Err(error @ Fault::Store(_)) = buried {
+            return Err(error);
+        }
+        parsed.push(name);
+    }
+    tidy(tx, &parsed)?;
+    if names.len() == ROWS_AT_ONCE {
+        return Ok(names.into_iter().next_back());
+    }
+    for client in dead {
+        tx.connection.prepare_cached("DELETE FROM client WHERE key = ?1")?.execute([*client as i64])?;
+    }
+    Ok(None)
+}
+
+fn unregister(tx: &mut Transaction<'_>) -> Result<(), Fault> {
+    tx.connection.prepare_cached("DELETE FROM client WHERE key = ?1")?.execute([tx.store.me as i64])?;
+    Ok(())
+}
