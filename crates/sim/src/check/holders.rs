@@ -1,0 +1,193 @@
+//! What guards told their owners.
+//!
+//! - P1, P9, P10: the windows of holds that exclude each other do not overlap. A store that forgot everything has broken
+//!   this for those it forgot, and for nobody else.
+//! - P2: a hold that was asked for after another had ended has the higher token, and no two share one.
+//! - P3: the fenced resource accepts a token from one hold only, and never goes back.
+//! - P12: loss is told when the window ends: not later, and not before unless the store gave the hold away.
+//! - P14: observers see terms that were really given, and they rise.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tenure_core::{Instant, Mode, Token};
+
+use super::store::Grants;
+use crate::history::{Ending, Event, Fault, History, HoldIx, NameIx, Who};
+
+/// Timers have steps of a millisecond, and a sleep is rounded up once more.
+const TIMER_STEPS: Duration = Duration::from_millis(3);
+
+/// One guard's life.
+struct Hold {
+    number: HoldIx,
+    who: Who,
+    name: NameIx,
+    asked: Instant,
+    /// What it was held as, from when; the last piece goes until `to`.
+    pieces: Vec<Piece>,
+    /// When trust ended.
+    to: Instant,
+    /// When its owner was told of a loss, and what the window's end was then.
+    told: Option<(Instant, Instant)>,
+    lost: bool,
+}
+
+struct Piece {
+    from: Instant,
+    to: Instant,
+    mode: Mode,
+    token: Token,
+}
+
+/// Checks the holders' side of a history.
+pub(crate) fn check(history: &History, grants: &Grants) -> Vec<String> {
+    let holds = holds(history);
+    let mut violations = Vec::new();
+    windows(&holds, grants, &mut violations);
+    tokens(&holds, grants, &mut violations);
+    fences(history, &mut violations);
+    losses(&holds, history, &mut violations);
+    terms(history, grants, &mut violations);
+    violations
+}
+
+fn holds(history: &History) -> Vec<Hold> {
+    let mut holds: BTreeMap<HoldIx, Hold> = BTreeMap::new();
+    for (at, event) in &history.events {
+        match *event {
+            Event::Has { who, hold, name, mode, token, until, asked } => {
+                let pieces = vec![Piece { from: *at, to: until, mode, token }];
+                holds.insert(hold, Hold { number: hold, who, name, asked, pieces, to: until, told: None, lost: false });
+            }
+            // From the moment a writer steps down it may not rely on being alone; a reader is the writer once told so.
+            Event::StepsDown { hold } => split(&mut holds, hold, *at, Mode::Shared, None),
+            Event::Became { hold, mode, token } => split(&mut holds, hold, *at, mode, Some(token)),
+            Event::SawLoss { hold, until } => {
+                if let Some(hold) = holds.get_mut(&hold) {
+                    hold.told = Some((*at, until));
+                }
+            }
+            Event::Ended { hold, how, until } => {
+                if let Some(hold) = holds.get_mut(&hold) {
+                    hold.to = until.min(*at);
+                    hold.lost = how == Ending::Lost;
+                    hold.pieces.last_mut().expect("never empty").to = hold.to;
+                }
+            }
+            _ => {}
+        }
+    }
+    holds.into_values().collect()
+}
+
+fn split(holds: &mut BTreeMap<HoldIx, Hold>, hold: HoldIx, at: Instant, mode: Mode, token: Option<Token>) {
+    let Some(Hold { pieces, .. }) = holds.get_mut(&hold) else { return };
+    let last = pieces.last_mut().expect("never empty");
+    let token = token.unwrap_or(last.token);
+    last.to = last.to.min(at);
+    pieces.push(Piece { from: at, to: Instant::NEVER, mode, token });
+}
+
+fn windows(holds: &[Hold], grants: &Grants, violations: &mut Vec<String>) {
+    for (place, one) in holds.iter().enumerate() {
+        for other in holds[place + 1..].iter().filter(|other| other.name == one.name) {
+            for (a, b) in one.pieces.iter().flat_map(|a| other.pieces.iter().map(move |b| (a, b))) {
+                let overlap = a.from.max(b.from) < a.to.min(b.to);
+                let epoch = |piece: &Piece| grants.get(&(one.name, piece.token));
+                if overlap && !together(a.mode, b.mode) && epoch(a) == epoch(b) {
+                    violations.push(format!(
+                        "P1/P9: holds {} and {} of name {} overlap from {:?} to {:?}",
+                        one.number,
+                        other.number,
+                        one.name,
+                        Duration::from_nanos(a.from.max(b.from).as_nanos()),
+                        Duration::from_nanos(a.to.min(b.to).as_nanos()),
+                    ));
+                }
+            }
+        }
+        permits(one, holds, grants, violations);
+    }
+}
+
+fn together(a: Mode, b: Mode) -> bool {
+    a != Mode::Exclusive && b != Mode::Exclusive
+}
+
+/// At the moment a hold begins, all permits that are out together are not more than there are.
+fn permits(one: &Hold, holds: &[Hold], grants: &Grants, violations: &mut Vec<String>) {
+    let Piece { from, mode: Mode::Permits { of, .. }, token, .. } = one.pieces[0] else { return };
+    let epoch = |hold: &Hold| grants.get(&(hold.name, hold.pieces[0].token));
+    let out = holds.iter().filter(|hold| hold.name == one.name && hold.pieces[0].from <= from && from < hold.to);
+    let taken: u32 = out
+        .filter(|hold| epoch(hold) == epoch(one))
+        .map(|hold| match hold.pieces[0].mode {
+            Mode::Permits { take, .. } => take.get(),
+            _ => 0,
+        })
+        .sum();
+    if taken > of.get() {
+        violations.push(format!("P10: {taken} of {of} permits of name {} are out with token {token}", one.name));
+    }
+}
+
+fn tokens(holds: &[Hold], grants: &Grants, violations: &mut Vec<String>) {
+    for one in holds {
+        let token = one.pieces[0].token;
+        if !grants.contains_key(&(one.name, token)) {
+            violations.push(format!("P2: hold {} has token {token}, which the store never gave", one.number));
+        }
+        for other in holds.iter().filter(|other| other.name == one.name && other.number != one.number) {
+            let later = other.pieces[0].token;
+            if later == token {
+                violations.push(format!("P2: holds {} and {} share token {token}", one.number, other.number));
+            }
+            if one.to <= other.asked && later <= one.pieces.last().expect("never empty").token {
+                violations.push(format!("P2: hold {} came after hold {} and has no higher token", other.number, one.number));
+            }
+        }
+    }
+}
+
+fn fences(history: &History, violations: &mut Vec<String>) {
+    let mut highest: BTreeMap<NameIx, (Token, HoldIx)> = BTreeMap::new();
+    for (_, event) in &history.events {
+        if let Event::Wrote { hold, name, token, accepted: true } = *event {
+            let before = highest.insert(name, (token, hold));
+            if before.is_some_and(|(last, owner)| last > token || (last == token && owner != hold)) {
+                violations.push(format!("P3: the resource of name {name} went from {before:?} to {token} of hold {hold}"));
+            }
+        }
+    }
+}
+
+fn losses(holds: &[Hold], history: &History, violations: &mut Vec<String>) {
+    for hold in holds {
+        let Some((told, until)) = hold.told else { continue };
+        // A client that stood still learns it as soon as it runs again.
+        let stood_still = |(at, event): &(Instant, Event)| match *event {
+            Event::Fault(Fault::Frozen(client, lasts)) if client == hold.who.client => Some((*at, *at + lasts)),
+            Event::Fault(Fault::Jump(lasts)) => Some((*at, *at + lasts)),
+            _ => None,
+        };
+        let excused = history.events.iter().filter_map(stood_still).any(|(from, to)| from <= told && to + TIMER_STEPS >= told);
+        // Of a multi-lock only the weakest is lost; the others' windows may go on.
+        let late = told > until + TIMER_STEPS;
+        if late && !excused {
+            violations.push(format!("P12: hold {} was told of its loss {:?} late", hold.number, told.since(until)));
+        }
+    }
+}
+
+fn terms(history: &History, grants: &Grants, violations: &mut Vec<String>) {
+    let mut seen: BTreeMap<(Who, NameIx), Token> = BTreeMap::new();
+    for (_, event) in &history.events {
+        if let Event::Observed { who, name, term } = *event {
+            let before = seen.insert((who, name), term);
+            if !grants.contains_key(&(name, term)) || before.is_some_and(|before| before >= term) {
+                violations.push(format!("P14: an observer of name {name} saw term {term} after {before:?}"));
+            }
+        }
+    }
+}
