@@ -244,23 +244,17 @@ impl Store {
         }
         let mut jobs = self.take_jobs();
         self.batch.crowd.met(jobs.len());
-        match self.run(connection, &mut jobs, writer.is_registered) {
-            Ok(after) => {
-                writer.is_registered = true;
-                (Led::Done, Finished::Committed(jobs, after))
-            }
+        match self.run(connection, &mut jobs, &mut writer.is_registered) {
+            Ok(after) => (Led::Done, Finished::Committed(jobs, after)),
             Err(error) if jobs.len() == 1 => (Led::Done, Finished::Failed(jobs, Why::sqlite(error, "writing"))),
             Err(_) => (Led::Done, Finished::Each(jobs.into_iter().map(|job| self.run_alone(writer, job)).collect())),
         }
     }
 
     /// Runs the verbs and commits, in a transaction that was begun; or undoes it all.
-    fn run(&self, connection: &Connection, jobs: &mut [Box<dyn Job>], is_registered: bool) -> rusqlite::Result<After> {
-        let mut transaction = Transaction::new(self, connection);
+    fn run(&self, connection: &Connection, jobs: &mut [Box<dyn Job>], is_registered: &mut bool) -> rusqlite::Result<After> {
+        let mut transaction = Transaction::new(self, connection, *is_registered);
         let result = (|| {
-            if !is_registered {
-                transaction.register()?;
-            }
             jobs.iter_mut().try_for_each(|job| job.run(&mut transaction))?;
             connection.prepare_cached("COMMIT")?.execute([]).map(drop)
         })();
@@ -268,19 +262,18 @@ impl Store {
             undo(connection);
             return Err(error);
         }
+        *is_registered = transaction.is_registered;
         Ok(transaction.after)
     }
 
     fn run_alone(&self, writer: &mut Writer, job: Box<dyn Job>) -> Finished {
         let connection = writer.connection.as_ref().expect("it carried the batch");
         let mut jobs = vec![job];
-        let ran =
-            self.begin(connection, Patience::Inline).and_then(|()| self.run(connection, &mut jobs, writer.is_registered));
+        let ran = self
+            .begin(connection, Patience::Inline)
+            .and_then(|()| self.run(connection, &mut jobs, &mut writer.is_registered));
         match ran {
-            Ok(after) => {
-                writer.is_registered = true;
-                Finished::Committed(jobs, after)
-            }
+            Ok(after) => Finished::Committed(jobs, after),
             Err(error) => Finished::Failed(jobs, Why::sqlite(error, "writing")),
         }
     }

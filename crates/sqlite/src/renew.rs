@@ -138,7 +138,7 @@ fn renew_all(
     sent: Instant,
 ) -> rusqlite::Result<Vec<Result<Renewal>>> {
     store.begin(connection, Patience::Thread)?;
-    let mut transaction = Transaction::new(store, connection);
+    let mut transaction = Transaction::new(store, connection, true);
     let mut answers = Vec::with_capacity(claims.len());
     for claim in claims {
         answers.push(match transaction.with(&claim.name, |tx, record| Ok(record.renew(claim.id, tx.at))) {

@@ -4,7 +4,7 @@
 //! and for names to fall quiet), the *ear* listens for other processes, and the *renewer* has a connection that nothing a
 //! user does can delay. Each is started when it is first needed, and ends with the client.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use rusqlite::Connection;
 use tenure_core::record::{ClientKey, Wake};
-use tenure_core::{Error, ErrorKind, Instant, LockName, News, Result};
+use tenure_core::{ClaimId, Error, ErrorKind, Instant, LockName, News, Result};
 use tokio::sync::Notify;
 
 use crate::batch::{Batch, Patience};
@@ -40,6 +40,8 @@ pub(crate) struct Store {
     pub(crate) news: OnceLock<News>,
     /// Rings at every commit of this client, for those who watch.
     pub(crate) changed: Notify,
+    /// Claims of ours that are, or may be, in the file.
+    claims: Mutex<HashSet<ClaimId>>,
     reader: Mutex<Option<Connection>>,
     worker: Worker,
     /// Once seen, for good: the path leads to another file than ours.
@@ -68,6 +70,7 @@ impl Store {
             renewer: Mutex::default(),
             news: OnceLock::new(),
             changed: Notify::new(),
+            claims: Mutex::default(),
             reader: Mutex::default(),
             worker: Worker::default(),
             is_replaced: AtomicBool::new(false),
@@ -85,7 +88,7 @@ impl Store {
 
     /// After a commit: wakes and tells everybody concerned, wherever they are.
     pub(crate) fn announce(self: &Arc<Self>, after: After) {
-        let After { woken, mut messages, loose, poke_ear } = after;
+        let After { woken, mut messages, loose, poke_ear, is_idle } = after;
         self.changed.notify_waiters();
         for wake in woken {
             if wake.client == self.me {
@@ -97,8 +100,8 @@ impl Store {
         if !messages.is_empty() {
             self.send(messages);
         }
-        if !loose.is_empty() {
-            self.remember_loose(loose);
+        if !loose.is_empty() || is_idle {
+            self.remember_loose(loose, is_idle);
         }
         if poke_ear {
             self.ear.poke();
@@ -152,6 +155,10 @@ impl Store {
         if let Some(waiting) = waiting {
             let _ = waiting.send(Verdict::Granted(wake.grant()));
         }
+    }
+
+    pub(crate) fn claims(&self) -> MutexGuard<'_, HashSet<ClaimId>> {
+        self.claims.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn waits(&self) -> MutexGuard<'_, Waits> {
@@ -227,6 +234,8 @@ struct Duty {
     must_stop: bool,
     /// Names that are idle, or will be, and since when.
     loose: HashMap<LockName, Instant>,
+    /// Since when the client has had no claims.
+    idle_since: Option<Instant>,
 }
 
 /// How long a name must have been idle before its row goes; a hot one is locked again long before.
@@ -242,10 +251,13 @@ impl Store {
         self.need_worker(&mut duty);
     }
 
-    fn remember_loose(self: &Arc<Self>, loose: Vec<(LockName, Instant)>) {
+    fn remember_loose(self: &Arc<Self>, loose: Vec<(LockName, Instant)>, is_idle: bool) {
         let mut duty = self.duty();
-        let was_empty = duty.loose.is_empty();
+        let was_empty = duty.loose.is_empty() && duty.idle_since.is_none();
         duty.loose.extend(loose);
+        if is_idle {
+            duty.idle_since = Some(Instant::now());
+        }
         if was_empty {
             self.need_worker(&mut duty);
         }
@@ -295,8 +307,9 @@ impl Store {
                 return;
             }
             let now = Instant::now();
-            let due = duty.loose.values().map(|since| *since + QUIET).min();
+            let due = duty.loose.values().chain(&duty.idle_since).map(|since| *since + QUIET).min();
             if due.is_some_and(|due| due <= now) {
+                duty.idle_since = duty.idle_since.filter(|since| *since + QUIET > now);
                 drop(duty);
                 let names = self.take_loose(now, false);
                 let _ = self.tidy(names); // what fails now is found by somebody else's sweep

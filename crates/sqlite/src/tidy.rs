@@ -28,9 +28,12 @@ const ROWS_AT_ONCE: usize = 256;
 const MOST_ROUNDS: usize = 4;
 
 impl Store {
-    /// Removes these names' rows where nobody uses them.
+    /// Removes these names' rows where nobody uses them, and this client's own if it has nothing there.
     pub(crate) fn tidy(self: &Arc<Self>, names: Vec<LockName>) -> Result<()> {
-        self.ask_blocking(move |tx| tidy(tx, &names))
+        self.ask_blocking(move |tx| {
+            tidy(tx, &names)?;
+            tx.unregister()
+        })
     }
 
     /// Removes everything this client leaves behind, its own row last. Holds of its own that have not ended stay.
@@ -45,7 +48,7 @@ impl Store {
         if !self.is_registered() {
             return Ok(());
         }
-        self.ask(unregister).await
+        self.ask(|tx| tx.unregister()).await
     }
 
     /// The same from a destructor: only as far as it goes without waiting.
@@ -56,7 +59,7 @@ impl Store {
         }
         self.ask_and_forget(move |tx| {
             tidy(tx, &names)?;
-            unregister(tx)
+            tx.unregister()
         });
     }
 
@@ -147,9 +150,4 @@ fn sweep(tx: &mut Transaction<'_>, dead: &[ClientKey], from: &str) -> Result<Opt
         tx.connection.prepare_cached("DELETE FROM client WHERE key = ?1")?.execute([*client as i64])?;
     }
     Ok(None)
-}
-
-fn unregister(tx: &mut Transaction<'_>) -> Result<(), Fault> {
-    tx.connection.prepare_cached("DELETE FROM client WHERE key = ?1")?.execute([tx.store.me as i64])?;
-    Ok(())
 }

@@ -26,6 +26,8 @@ pub(crate) struct After {
     pub(crate) loose: Vec<(LockName, Instant)>,
     /// The ear should look at its plans again.
     pub(crate) poke_ear: bool,
+    /// The client has no claim in the file any more.
+    pub(crate) is_idle: bool,
 }
 
 /// One transaction, begun.
@@ -34,6 +36,8 @@ pub(crate) struct Transaction<'a> {
     pub(crate) connection: &'a Connection,
     pub(crate) at: Moment,
     pub(crate) after: After,
+    /// Whether this client's identity is in the file.
+    pub(crate) is_registered: bool,
     bytes: Vec<u8>,
 }
 
@@ -44,9 +48,9 @@ pub(crate) type InTheWay = Vec<(ClientKey, Arc<OwnedFd>)>;
 const MOST_WATCHED: usize = 64;
 
 impl<'a> Transaction<'a> {
-    pub(crate) fn new(store: &'a Store, connection: &'a Connection) -> Self {
+    pub(crate) fn new(store: &'a Store, connection: &'a Connection, is_registered: bool) -> Self {
         let at = Moment { now: Clock::Boot.now(), wall_micros: Clock::Boot.wall_micros() };
-        Transaction { store, connection, at, after: After::default(), bytes: Vec::with_capacity(256) }
+        Transaction { store, connection, at, after: After::default(), is_registered, bytes: Vec::with_capacity(256) }
     }
 
     /// Runs one verb on the record of a name, if it has one.
@@ -148,12 +152,24 @@ impl<'a> Transaction<'a> {
     }
 
     /// Leaves this client's identity in the file, so that others can see it die.
-    pub(crate) fn register(&self) -> rusqlite::Result<()> {
+    fn register(&mut self) -> Result<(), Fault> {
         let Process { pid, start, namespace } = self.store.here;
         let since = self.at.now.as_nanos() as i64;
         let sql = "INSERT OR REPLACE INTO client VALUES (?1, ?2, ?3, ?4, ?5)";
         let values = params![self.store.me as i64, pid, start as i64, namespace as i64, since];
-        self.connection.prepare_cached(sql)?.execute(values).map(drop)
+        self.connection.prepare_cached(sql)?.execute(values)?;
+        self.is_registered = true;
+        Ok(())
+    }
+
+    /// Takes this client's identity out of the file, if it has nothing else there.
+    pub(crate) fn unregister(&mut self) -> Result<(), Fault> {
+        if self.is_registered && self.store.claims().is_empty() {
+            let sql = "DELETE FROM client WHERE key = ?1";
+            self.connection.prepare_cached(sql)?.execute([self.store.me as i64])?;
+            self.is_registered = false;
+        }
+        Ok(())
     }
 
     /// Asks for a claim: the grant, or a place in line and whom to watch from there, or neither.
@@ -182,12 +198,21 @@ impl<'a> Transaction<'a> {
                 }
             };
             tx.after.woken.append(&mut woken);
+            if !matches!(asked, Asked::Busy) {
+                tx.store.claims().insert(claim.id);
+                if !tx.is_registered {
+                    tx.register()?;
+                }
+            }
             Ok(asked)
         })
     }
 
     /// Ends a claim, and tells whoever stood behind it in line that it has somebody else in front of it now.
     pub(crate) fn end(&mut self, name: &LockName, id: ClaimId) -> Result<(), Fault> {
+        let mut claims = self.store.claims();
+        self.after.is_idle |= claims.remove(&id) && claims.is_empty();
+        drop(claims);
         self.with(name, |tx, record| {
             let place = record.line.iter().position(|ticket| ticket.id == id);
             if let Some(place) = place
