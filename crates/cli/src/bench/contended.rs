@@ -3,7 +3,6 @@
 //! An acquisition by the task that had it last is no hand-over and is not counted as one: a lock that its last holder takes
 //! again and again is fast and useless. Inside, each task checks that it is alone and that its token is the highest yet.
 
-use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Instant;
@@ -105,12 +104,10 @@ enum Lock {
 }
 
 impl Lock {
-    fn lock(&self) -> impl Future<Output = Result<Guard>> + Send {
-        async move {
-            match self {
-                Lock::Mutex(mutex) => mutex.lock().await,
-                Lock::Fair(mutex) => mutex.lock().await,
-            }
+    async fn lock(&self) -> Result<Guard> {
+        match self {
+            Lock::Mutex(mutex) => mutex.lock().await,
+            Lock::Fair(mutex) => mutex.lock().await,
         }
     }
 }

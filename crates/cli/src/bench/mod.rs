@@ -117,6 +117,7 @@ pub(crate) async fn run(args: Args, store: Option<String>) -> Result<ExitCode> {
 }
 
 /// Everything a measurement needs to know.
+#[derive(Clone)]
 struct Bench {
     client: Client,
     /// Where other processes connect to.
@@ -143,7 +144,7 @@ impl Bench {
 }
 
 /// How long each measurement takes in one repetition.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct Pace {
     /// Before counting begins, wherever tasks run in a crew.
     warm_up: Duration,
@@ -226,8 +227,7 @@ async fn measure(args: &Args, place: &Place, client: Client, settings: Settings)
     let mut helpers = Helpers::start(wanted, &bench.url).await?;
 
     // What is slow only the first time (pages, statements, code, branch predictors) is no part of any repetition.
-    solo::measure(&Bench { pace: Pace { tasks: pace.tasks / 4, ..pace }, client: bench.client.clone(), ..bench_like(&bench) })
-        .await?;
+    solo::measure(&Bench { pace: Pace { tasks: pace.tasks / 4, ..pace }, ..bench.clone() }).await?;
     for _ in 0..results.settings.repetitions {
         results.begin_repetition();
         for measure in &chosen {
@@ -252,11 +252,6 @@ async fn measure(args: &Args, place: &Place, client: Client, settings: Settings)
     progress.finish_and_clear();
     results.finish();
     Ok(results)
-}
-
-/// The same bench, to change a field of.
-fn bench_like(bench: &Bench) -> Bench {
-    Bench { client: bench.client.clone(), url: bench.url.clone(), prefix: bench.prefix.clone(), pace: bench.pace }
 }
 
 /// Runs a future on a runtime of its own, on a thread of its own, so that nothing the caller's runtime is or does is measured.

@@ -63,7 +63,10 @@ mod tests {
 
     #[test]
     fn a_temporary_place_is_gone_afterwards() {
-        let place = Place::choose(None).unwrap();
+        let place = match Place::choose(None) {
+            Ok(place) => place,
+            Err(error) => return assert!(!tenure::SCHEMES.contains(&"sqlite"), "{error}"),
+        };
         let directory = place.directory.clone().unwrap();
         assert!(directory.is_dir() && place.is_temporary());
         drop(place);
