@@ -85,8 +85,8 @@ pub(crate) enum Event {
     StepsDown { hold: HoldIx },
     /// Its hold now has this mode and token.
     Became { hold: HoldIx, mode: Mode, token: Token },
-    /// Its guard says that it is lost.
-    SawLoss { hold: HoldIx, until: Instant },
+    /// Its guard says that it is lost, and has been listened to since then.
+    SawLoss { hold: HoldIx, until: Instant, listened: Instant },
     /// Its hold is over for it.
     Ended { hold: HoldIx, how: Ending, until: Instant },
     /// A write reached the fenced resource.
@@ -102,6 +102,8 @@ pub(crate) enum Event {
     Heard { claim: ClaimIx, name: NameIx },
     /// And answered: whether it still waits, or is not in line.
     Told { claim: ClaimIx, name: NameIx, waits: bool },
+    /// The store forgot a waiter that it had not heard of for too long.
+    Forgot { claim: ClaimIx, name: NameIx },
     /// The store answered a renewal.
     Renewed { claim: ClaimIx, name: NameIx, held: bool },
     /// The store ended a claim.

@@ -170,6 +170,8 @@ impl SimStore {
             return reply;
         }
         let (claim, queue_until) = (self.mutated(claim), queue.then_some(at.now + self.alive));
+        // As the ask itself begins; apart, so that a claim that is forgotten and asks again is seen to do both.
+        self.verb(&claim.name, at, log, |record, woken| record.sweep(at, woken));
         self.records.entry(claim.name.clone()).or_insert_with(|| Record::new(claim.kind, self.floor));
         if let Some(reply) = self.jump_the_line(client, &claim, at, log, answered) {
             return reply;
@@ -274,7 +276,7 @@ impl SimStore {
         let (in_company, keeps_expiry) = (self.is(Mutant::UpgradeInCompany), self.is(Mutant::DowngradeKeepsExpiry));
         let (claim, ix) = (log.claim(id), log.name(name));
         let Some(record) = self.records.get_mut(name) else { return Reply::Converted(None) };
-        let (before, mut woken) = (record.clone(), Vec::new());
+        let (before, waited, mut woken) = (record.clone(), waiters(record), Vec::new());
         let mut token = record.convert(id, to, at, &mut woken);
         if in_company && token.is_none() && to == Mode::Exclusive && before.line.iter().any(|ticket| ticket.id == id) {
             record.last = Token::next(record.last, at.wall_micros);
@@ -288,7 +290,7 @@ impl SimStore {
             *expires = *old;
         }
         log.write(at.now, Event::Converted { claim, name: ix, to, token });
-        self.settle(name, woken, at, log);
+        self.settle(name, &waited, woken, at, log);
         self.converted.insert((id, number), token);
         Reply::Converted(token)
     }
@@ -306,13 +308,20 @@ impl SimStore {
         verb: impl FnOnce(&mut Record, &mut Vec<Wake>) -> T,
     ) -> Option<T> {
         let mut woken = Vec::new();
-        let answer = verb(self.records.get_mut(name)?, &mut woken);
-        self.settle(name, woken, at, log);
+        let record = self.records.get_mut(name)?;
+        let waited = waiters(record);
+        let answer = verb(record, &mut woken);
+        self.settle(name, &waited, woken, at, log);
         Some(answer)
     }
 
     /// What every verb ends with: whoever was let in is told, and an idle record is dropped.
-    fn settle(&mut self, name: &LockName, woken: Vec<Wake>, at: Moment, log: &mut History) {
+    fn settle(&mut self, name: &LockName, waited: &[ClaimId], woken: Vec<Wake>, at: Moment, log: &mut History) {
+        let here = |id: &ClaimId| self.records.get(name).is_some_and(|record| record.line.iter().any(|ticket| ticket.id == *id));
+        for forgotten in waited.iter().filter(|id| !here(id)) {
+            let event = Event::Forgot { claim: log.claim(*forgotten), name: log.name(name) };
+            log.write(at.now, event);
+        }
         for wake in woken {
             if self.is(Mutant::HandoverNeverExpires) {
                 let ticket = self.records.get_mut(name).and_then(|record| record.line.iter_mut().find(|t| t.id == wake.id));
@@ -384,8 +393,7 @@ impl SimStore {
         if !barges && !passes {
             return None;
         }
-        self.verb(&claim.name, at, log, |record, woken| record.sweep(at, woken));
-        let record = self.records.entry(claim.name.clone()).or_insert_with(|| Record::new(claim.kind, self.floor));
+        let record = self.records.get_mut(&claim.name)?;
         if record.line.iter().any(|ticket| ticket.id == claim.id) {
             return None;
         }
@@ -472,6 +480,10 @@ fn renew_wrongly(record: &mut Record, id: ClaimId, at: Moment, mutant: Option<Mu
         *expires = at.now + ticket.ttl + ticket.lock_delay;
     }
     Some(None)
+}
+
+fn waiters(record: &Record) -> Vec<ClaimId> {
+    record.line.iter().filter(|ticket| matches!(ticket.stage, Stage::Waiting { .. })).map(|ticket| ticket.id).collect()
 }
 
 fn terms(claim: &Claim) -> Terms {

@@ -28,7 +28,7 @@ struct Hold {
     pieces: Vec<Piece>,
     /// When trust ended.
     to: Instant,
-    /// When its owner was told of a loss, and what the window's end was then.
+    /// When its owner was told of a loss, and when that should have been: at the window's end, if it listened by then.
     told: Option<(Instant, Instant)>,
     lost: bool,
 }
@@ -63,9 +63,9 @@ fn holds(history: &History) -> Vec<Hold> {
             // From the moment a writer steps down it may not rely on being alone; a reader is the writer once told so.
             Event::StepsDown { hold } => split(&mut holds, hold, *at, Mode::Shared, None),
             Event::Became { hold, mode, token } => split(&mut holds, hold, *at, mode, Some(token)),
-            Event::SawLoss { hold, until } => {
+            Event::SawLoss { hold, until, listened } => {
                 if let Some(hold) = holds.get_mut(&hold) {
-                    hold.told = Some((*at, until));
+                    hold.told = Some((*at, until.max(listened)));
                 }
             }
             Event::Ended { hold, how, until } => {
@@ -164,7 +164,7 @@ fn fences(history: &History, violations: &mut Vec<String>) {
 
 fn losses(holds: &[Hold], history: &History, violations: &mut Vec<String>) {
     for hold in holds {
-        let Some((told, until)) = hold.told else { continue };
+        let Some((told, due)) = hold.told else { continue };
         // A client that stood still learns it as soon as it runs again.
         let stood_still = |(at, event): &(Instant, Event)| match *event {
             Event::Fault(Fault::Frozen(client, lasts)) if client == hold.who.client => Some((*at, *at + lasts)),
@@ -173,9 +173,9 @@ fn losses(holds: &[Hold], history: &History, violations: &mut Vec<String>) {
         };
         let excused = history.events.iter().filter_map(stood_still).any(|(from, to)| from <= told && to + TIMER_STEPS >= told);
         // Of a multi-lock only the weakest is lost; the others' windows may go on.
-        let late = told > until + TIMER_STEPS;
+        let late = told > due + TIMER_STEPS;
         if late && !excused {
-            violations.push(format!("P12: hold {} was told of its loss {:?} late", hold.number, told.since(until)));
+            violations.push(format!("P12: hold {} was told of its loss {:?} late", hold.number, told.since(due)));
         }
     }
 }

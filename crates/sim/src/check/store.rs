@@ -65,6 +65,7 @@ impl Replay {
                 }
             }
             Event::Told { claim, name, waits } => self.told(at, claim, name, waits),
+            Event::Forgot { claim, name } => self.forgot(at, claim, name),
             Event::Renewed { claim, name, held } => self.renewed(at, claim, name, held),
             Event::Ends { claim, name } => self.ends(at, claim, name),
             Event::Converted { claim, name, to, token } => self.converted(at, claim, name, to, token),
@@ -152,16 +153,21 @@ impl Replay {
 
     fn told(&mut self, at: Instant, claim: ClaimIx, name: NameIx, waits: bool) {
         self.sweep(at, name);
-        let Some(place) = self.place(name, claim).copied() else { return };
-        match (waits, place.inside_until.is_some()) {
-            (true, _) => {
-                if self.could_enter(at, name, Some(claim), place.mode, Who::All) {
-                    self.complain(at, format!("P6: claim {claim} was told to wait for name {name} with room inside"));
-                }
-            }
-            // Heard of too late, it may have been thought dead; what it had of a place is gone.
-            (false, _) => self.line(name).retain(|place| place.claim != claim),
+        let Some(place) = self.place(name, claim).copied().filter(|place| !place.closing) else { return };
+        if !waits {
+            self.complain(at, format!("P6: claim {claim} is in line for name {name}, and was told that it is not"));
+        } else if self.could_enter(at, name, Some(claim), place.mode, Who::All) {
+            self.complain(at, format!("P6: claim {claim} was told to wait for name {name} with room inside"));
         }
+    }
+
+    /// Only who was silent for too long may be forgotten; who ended is not in our line any more.
+    fn forgot(&mut self, at: Instant, claim: ClaimIx, name: NameIx) {
+        let alive = self.alive;
+        if self.place(name, claim).is_some_and(|place| place.inside_until.is_some() || place.since + alive > at) {
+            self.complain(at, format!("P6: claim {claim} was forgotten, and had just been heard of"));
+        }
+        self.line(name).retain(|place| place.claim != claim);
     }
 
     fn renewed(&mut self, at: Instant, claim: ClaimIx, name: NameIx, held: bool) {
