@@ -32,7 +32,7 @@ fn file_system(store: &Store) -> Finding {
                 what,
                 format!("{name}: if another host uses this file too, both may hold one lock. Use a local disk"),
             ),
-            None if system.f_bavail as u64 * (system.f_bsize as u64) < LITTLE_SPACE => finding(
+            None if system.f_bavail * (system.f_bsize as u64) < LITTLE_SPACE => finding(
                 Level::Warning,
                 what,
                 "less than 16 MiB are free: when the disk is full no lock can be taken or released",

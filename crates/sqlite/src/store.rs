@@ -88,7 +88,7 @@ impl Store {
 
     /// After a commit: wakes and tells everybody concerned, wherever they are.
     pub(crate) fn announce(self: &Arc<Self>, after: After) {
-        let After { woken, mut messages, loose, poke_ear, is_idle } = after;
+        let After { woken, mut messages, loose, poke_ear, is_idle, dead } = after;
         self.changed.notify_waiters();
         for wake in woken {
             if wake.client == self.me {
@@ -100,8 +100,8 @@ impl Store {
         if !messages.is_empty() {
             self.send(messages);
         }
-        if !loose.is_empty() || is_idle {
-            self.remember_loose(loose, is_idle);
+        if is_idle || !loose.is_empty() || !dead.is_empty() {
+            self.remember_chores(loose, dead, is_idle);
         }
         if poke_ear {
             self.ear.poke();
@@ -234,8 +234,10 @@ struct Duty {
     must_stop: bool,
     /// Names that are idle, or will be, and since when.
     loose: HashMap<LockName, Instant>,
-    /// Since when the client has had no claims.
-    idle_since: Option<Instant>,
+    /// Clients that were found dead, whose leftovers are to be swept.
+    dead: Vec<ClientKey>,
+    /// Since when there is something to do besides names: the dead, or our own row since we have no claims.
+    chores_since: Option<Instant>,
 }
 
 /// How long a name must have been idle before its row goes; a hot one is locked again long before.
@@ -251,16 +253,25 @@ impl Store {
         self.need_worker(&mut duty);
     }
 
-    fn remember_loose(self: &Arc<Self>, loose: Vec<(LockName, Instant)>, is_idle: bool) {
+    fn remember_chores(self: &Arc<Self>, loose: Vec<(LockName, Instant)>, dead: Vec<ClientKey>, is_idle: bool) {
         let mut duty = self.duty();
-        let was_empty = duty.loose.is_empty() && duty.idle_since.is_none();
+        let had_nothing = duty.loose.is_empty() && duty.chores_since.is_none();
         duty.loose.extend(loose);
-        if is_idle {
-            duty.idle_since = Some(Instant::now());
+        if is_idle || !dead.is_empty() {
+            duty.chores_since = Some(Instant::now());
         }
-        if was_empty {
+        duty.dead.extend(dead);
+        if had_nothing {
             self.need_worker(&mut duty);
         }
+    }
+
+    /// Takes the clients that were found dead.
+    pub(crate) fn take_dead(&self) -> Vec<ClientKey> {
+        let mut dead = std::mem::take(&mut self.duty().dead);
+        dead.sort_unstable();
+        dead.dedup();
+        dead
     }
 
     /// Takes up to so many names that are idle since a while; all, if it is time to go.
@@ -307,12 +318,13 @@ impl Store {
                 return;
             }
             let now = Instant::now();
-            let due = duty.loose.values().chain(&duty.idle_since).map(|since| *since + QUIET).min();
+            let due = duty.loose.values().chain(&duty.chores_since).map(|since| *since + QUIET).min();
             if due.is_some_and(|due| due <= now) {
-                duty.idle_since = duty.idle_since.filter(|since| *since + QUIET > now);
+                duty.chores_since = duty.chores_since.filter(|since| *since + QUIET > now);
                 drop(duty);
                 let names = self.take_loose(now, false);
-                let _ = self.tidy(names); // what fails now is found by somebody else's sweep
+                // What fails now is found by somebody else's sweep.
+                let _ = self.sweep(self.take_dead()).and_then(|()| self.tidy(names));
                 continue;
             }
             let longest = due.map_or(Duration::from_secs(3600), |due| due.since(now)) + Duration::from_millis(20);

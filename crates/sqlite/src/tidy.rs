@@ -6,8 +6,8 @@
 //! tokens back.
 //!
 //! A client that was killed cannot do that, so its row in `client` stays as the sign that there may be leftovers. Whoever
-//! opens the file looks at a few clients, and finishes what dead ones left: tickets are buried, idle rows removed, and the
-//! sign last, when everything was seen.
+//! had to bury it, and whoever opens the file and finds it among a few clients looked at, finishes what it left: tickets are
+//! buried, idle rows removed, and the sign last, when everything was seen.
 
 use std::sync::Arc;
 
@@ -38,6 +38,12 @@ impl Store {
 
     /// Removes everything this client leaves behind, its own row last. Holds of its own that have not ended stay.
     pub(crate) async fn tidy_up(self: &Arc<Self>) -> Result<()> {
+        let dead = self.take_dead();
+        let mut from = (!dead.is_empty()).then(String::new);
+        while let Some(after) = from {
+            let dead = dead.clone();
+            from = self.ask(move |tx| sweep(tx, &dead, &after)).await?;
+        }
         loop {
             let names = self.take_loose(Instant::now(), true);
             if names.is_empty() {
@@ -68,11 +74,11 @@ impl Store {
         if dead.is_empty() {
             return Ok(());
         }
-        let mut after = String::new();
+        let mut from = String::new();
         for _ in 0..MOST_ROUNDS {
-            let (dead, from) = (dead.clone(), after.clone());
+            let dead = dead.clone();
             match self.ask_blocking(move |tx| sweep(tx, &dead, &from))? {
-                Some(last) => after = last,
+                Some(last) => from = last,
                 None => break,
             }
         }

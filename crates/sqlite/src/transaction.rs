@@ -28,6 +28,8 @@ pub(crate) struct After {
     pub(crate) poke_ear: bool,
     /// The client has no claim in the file any more.
     pub(crate) is_idle: bool,
+    /// Clients that were found dead, and may have left more than what was in the way.
+    pub(crate) dead: Vec<ClientKey>,
 }
 
 /// One transaction, begun.
@@ -262,7 +264,10 @@ impl<'a> Transaction<'a> {
         let mut living = Vec::new();
         for client in clients {
             match self.pulse(client)? {
-                Pulse::Dead => record.bury(client, self.at, woken),
+                Pulse::Dead => {
+                    record.bury(client, self.at, woken);
+                    self.after.dead.push(client);
+                }
                 Pulse::Watched(fd) => living.push((client, fd)),
                 Pulse::Unknown => {}
             }
