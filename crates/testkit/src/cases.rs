@@ -29,6 +29,70 @@ macro_rules! conformance {
 macro_rules! cases {
     ($callback:path) => {
         $callback! {
+            fair { kind FairMutex } => [
+                first_come_first_served
+                nobody_barges_in
+                who_gives_up_is_skipped
+                who_waits_too_long_is_skipped
+                a_lost_holder_is_followed_by_the_first_in_line
+            ]
+            rw { kind RwLock } => [
+                readers_share
+                a_writer_excludes_everybody
+                readers_exclude_a_writer
+                a_reader_queues_behind_a_waiting_writer
+                a_writer_that_gives_up_lets_readers_in
+                a_writer_lets_all_readers_in
+                readers_do_not_starve_a_writer
+                writers_do_not_starve_a_reader
+                a_lost_reader_lets_the_writer_in
+                downgrade_lets_readers_in
+                upgrade_alone
+                two_readers_cannot_both_upgrade
+                up_and_down_again
+                only_the_other_mode_can_be_converted_to
+                a_lost_hold_cannot_be_converted
+                a_conversion_gives_no_more_time_than_the_store_does
+                cancelled_convert
+                cancelled_read
+                cancelled_write
+            ]
+            semaphore { kind Semaphore } => [
+                permits_are_counted
+                impossible_numbers_are_refused
+                another_number_is_a_mismatch
+                a_large_request_is_not_overtaken
+                small_requests_do_not_starve_a_large_one
+                a_large_request_that_gives_up_makes_room
+                lost_permits_come_back
+                cancelled_acquire
+            ]
+            reentrant { Nothing } => [
+                same_token_and_free_at_zero
+                another_owner_waits
+                it_is_a_mutex_to_others
+                two_tasks_of_one_owner
+                one_task_gives_up_and_the_other_gets_in
+                a_lost_hold_cannot_be_entered
+            ]
+            multi { Nothing } => [
+                names_are_sorted_and_taken_once
+                names_must_be_names
+                all_or_nothing
+                opposite_orders_do_not_deadlock
+                what_is_held_is_kept_while_waiting
+                one_that_is_lost_is_the_loss_of_all
+                not_kept_it_ends
+                asked_for_one_of_them
+            ]
+            election { kind Election } => [
+                everybody_sees_the_leader
+                terms_rise
+                observers_see_terms_rise
+                a_lost_leader_is_replaced
+                an_observer_waits_for_a_leader
+                cancelled_campaign
+            ]
             cancel { Nothing } => [
                 while_queued
                 try_lock
@@ -40,6 +104,98 @@ macro_rules! cases {
                 at_the_instant_of_the_grant_with_a_minimum_hold
                 a_task_that_holds
                 lost_asked_and_watch
+            ]
+            loss { Nothing } => [
+                run_stops_the_future
+                run_gives_the_answer
+                run_begins_nothing_after_the_loss
+                check_needs_nobody
+                an_old_guard_does_not_touch_a_new_hold
+                a_release_at_the_end_of_the_window
+                a_grant_that_comes_too_late_is_none
+                a_grant_whose_answer_is_lost_is_ended
+                a_release_that_is_lost_is_tried_again
+                jeopardy_is_seen_and_passes
+                jeopardy_ends_in_loss
+            ]
+            renewal { Nothing } => [
+                a_busy_executor_does_not_starve_it
+                the_runtime_may_end
+                a_thousand_holds_renew_together
+                nothing_is_renewed_after_the_end
+                short_holds_leave_no_renewals
+                a_stuck_renewal_is_replaced
+                a_stuck_renewal_after_a_hand_over_is_replaced
+                a_hand_over_is_renewed
+                a_guard_outlives_its_client
+            ]
+            fencing { Nothing } => [
+                tokens_rise_however_a_hold_ends
+                a_forgotten_name_does_not_start_over
+                tokens_are_seeded
+                a_late_writer_is_refused
+                a_sequencer_survives_being_printed
+                a_restart_does_not_start_over
+            ]
+            options { Nothing } => [
+                min_hold_keeps_the_name_closed
+                min_hold_that_is_over_costs_nothing
+                a_closed_name_can_be_broken_open
+                max_hold_ends_the_hold
+                max_hold_shorter_than_the_ttl
+                lock_delay_after_a_loss
+                no_lock_delay_after_a_release
+                notes_are_shown
+            ]
+            names { Nothing } => [
+                all_are_different_and_come_back_intact
+                a_listing_has_them_all_in_order
+                a_prefix_is_no_pattern
+                what_is_no_name_is_refused
+                kinds_share_one_space
+            ]
+            durations { Nothing } => [
+                options_are_checked_when_set
+                ttls_at_their_limits_work
+                the_shortest_ttl_can_be_kept
+                any_wait_is_possible
+                no_time_is_enough_for_a_free_lock
+                backoffs_are_checked
+            ]
+            view { Nothing } => [
+                a_view_has_holders_and_line
+                a_listing_has_what_is_in_use
+                a_watch_tells_of_every_change
+                a_watch_tells_of_an_end_by_time
+                an_ask_carries_reason_and_who
+                an_ask_is_heard_with_the_renewal
+                every_holder_is_asked
+                a_broken_hold_is_lost
+                breaking_lets_the_waiter_in
+                a_store_says_what_it_is
+            ]
+            cell { Cells } => [
+                a_stale_version_writes_nothing
+                updates_add_up
+                versions_never_start_over
+                values_at_their_limits
+                an_update_may_leave_it
+                names_are_different_and_not_locks
+            ]
+            residue { Nothing } => [
+                thousands_of_names
+                every_kind
+                what_only_time_ends
+                what_was_refused
+            ]
+            blocking { Nothing } => [
+                everything_on_a_plain_thread
+                threads_take_turns
+                a_guard_dropped_on_a_plain_thread
+                a_guard_dropped_by_a_panic
+                dropped_after_the_runtime
+                a_client_dropped_with_its_guards
+                closing_waits_for_what_was_dropped
             ]
             process { Processes } => [
                 a_killed_holder_is_replaced

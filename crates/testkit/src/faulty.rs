@@ -33,7 +33,7 @@ pub struct Faults {
     renewals_fail: AtomicBool,
     renewals_to_hang: AtomicUsize,
     grants_lost: AtomicUsize,
-    grants_delayed_ns: AtomicU64,
+    next_grant_delayed_ns: AtomicU64,
     releases_lost: AtomicUsize,
     news_lost: AtomicBool,
     renew_calls: AtomicUsize,
@@ -67,9 +67,9 @@ impl Faults {
         self.grants_lost.store(many, SeqCst);
     }
 
-    /// The store handles asks at once, and its answers take so long.
-    pub fn delay_grants(&self, by: Duration) {
-        self.grants_delayed_ns.store(by.as_nanos() as u64, SeqCst);
+    /// The store handles the next ask at once, and its answer takes so long.
+    pub fn delay_next_grant(&self, by: Duration) {
+        self.next_grant_delayed_ns.store(by.as_nanos() as u64, SeqCst);
     }
 
     /// The next so many releases fail, without reaching the store.
@@ -136,7 +136,7 @@ impl Backend for Faulty {
             if take_one(&self.faults.grants_lost) {
                 return Err(lost("the answer"));
             }
-            let delay = Duration::from_nanos(self.faults.grants_delayed_ns.load(SeqCst));
+            let delay = Duration::from_nanos(self.faults.next_grant_delayed_ns.swap(0, SeqCst));
             if !delay.is_zero() {
                 tokio::time::sleep(delay).await;
             }

@@ -37,6 +37,13 @@ impl<H: Harness> Scene<H> {
         (client_of(Arc::new(backend)), faults)
     }
 
+    /// A client that does not hear what the store says on its own account.
+    pub async fn deaf_client(&self) -> Client {
+        let (backend, faults) = Faulty::new(self.backend().await);
+        faults.lose_news(true);
+        client_of(Arc::new(backend))
+    }
+
     /// A second process with a client of this store.
     pub async fn taker(&self) -> Taker {
         let url = self.url().expect("a store that other processes reach has a URL");

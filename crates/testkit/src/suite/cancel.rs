@@ -2,6 +2,8 @@
 //!
 //! `lock` itself, contended and not, is cancelled at every poll for each kind in [`mutex`](super::mutex); here is the rest.
 
+#![allow(clippy::async_yields_async)] // a case prepares, and then hands over the future that is going to be dropped
+
 use std::future::Future;
 use std::pin::pin;
 use std::time::Duration;

@@ -2,9 +2,25 @@
 //!
 //! All are `async fn case<H: Harness>(scene: &Scene<H>)`; those of [`mutex`] also take the kind that plays the mutex.
 
+pub mod blocking;
 pub mod cancel;
+pub mod cell;
+pub mod durations;
+pub mod election;
+pub mod fair;
+pub mod fencing;
+pub mod loss;
+pub mod multi;
 pub mod mutex;
+pub mod names;
+pub mod options;
 pub mod process;
+pub mod reentrant;
+pub mod renewal;
+pub mod residue;
+pub mod rw;
+pub mod semaphore;
+pub mod view;
 
 use std::time::Duration;
 

@@ -1,0 +1,185 @@
+//! A hold that is lost says so: by the local clock, before anybody else can get in, and in every way a holder may listen.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tenure_core::{ErrorKind, Event, Instant, Phase};
+
+use super::{LONG, SHORT};
+use crate::{Harness, Rng, Scene, eventually, in_time};
+
+/// `run` stops the future at the loss, and never polls it afterwards.
+pub async fn run_stops_the_future<H: Harness>(scene: &Scene<H>) {
+    let client = scene.client().await;
+    let held = client.mutex("x").unwrap().ttl(SHORT).unwrap().keep(false).lock().await.unwrap();
+    let last = AtomicU64::new(0);
+    let work = async {
+        loop {
+            last.store(Instant::now().as_nanos(), Ordering::Relaxed);
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    let stopped: tenure_core::Result<()> = in_time("the future is stopped", held.run(work)).await;
+    assert_eq!(stopped.unwrap_err().kind(), ErrorKind::Lost);
+    let polled = last.load(Ordering::Relaxed);
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    assert!(polled > 0 && last.load(Ordering::Relaxed) == polled, "nobody polls it any more");
+}
+
+/// `run` gives what the future gives, and leaves the lock held.
+pub async fn run_gives_the_answer<H: Harness>(scene: &Scene<H>) {
+    let client = scene.client().await;
+    let held = client.mutex("x").unwrap().lock().await.unwrap();
+    assert_eq!(held.run(async { 40 + 2 }).await.unwrap(), 42);
+    held.check().unwrap();
+    held.release().await.unwrap();
+}
+
+/// A future is not even begun under a hold that is lost already.
+pub async fn run_begins_nothing_after_the_loss<H: Harness>(scene: &Scene<H>) {
+    let client = scene.client().await;
+    let held = client.mutex("x").unwrap().ttl(SHORT).unwrap().keep(false).lock().await.unwrap();
+    eventually("the window ends", || Instant::now() >= held.valid_until()).await;
+    let ran = held.run(async { panic!("polled without the lock") }).await;
+    assert_eq!(ran.map(|()| ()).unwrap_err().kind(), ErrorKind::Lost);
+}
+
+/// P12: a check asks the clock and nobody else: it says `Lost` the moment the window is over, whether or not anything ran.
+pub async fn check_needs_nobody<H: Harness>(scene: &Scene<H>) {
+    let (client, faults) = scene.faulty_client().await;
+    faults.fail_renewals(true);
+    let held = client.mutex("x").unwrap().ttl(SHORT).unwrap().lock().await.unwrap();
+    while Instant::now() < held.valid_until() {
+        std::hint::spin_loop(); // this thread lets nothing else run on it
+    }
+    assert_eq!(held.check().unwrap_err().kind(), ErrorKind::Lost);
+    assert_eq!((held.phase(), held.remaining()), (Phase::Lost, Duration::ZERO));
+    in_time("the loss is told", held.lost()).await;
+}
+
+/// F47: an old guard of the same task can neither release nor renew the hold that came after it.
+pub async fn an_old_guard_does_not_touch_a_new_hold<H: Harness>(scene: &Scene<H>) {
+    let client = scene.client().await;
+    let mutex = client.mutex("x").unwrap().ttl(SHORT).unwrap();
+    let old = mutex.clone().keep(false).lock().await.unwrap();
+    old.lost().await;
+    let new = in_time("it can be had again", mutex.ttl(LONG).unwrap().lock()).await.unwrap();
+    let token = new.token();
+    drop(old);
+    client.close().await.unwrap(); // the old guard's ending has been done
+    new.check().unwrap();
+    let other = scene.client().await;
+    let view = other.view("x").await.unwrap();
+    assert_eq!(view.holders.iter().map(|holder| holder.token).collect::<Vec<_>>(), [token]);
+}
+
+/// F8: a release at the very end of the window frees no one else's lock and is never in the way.
+pub async fn a_release_at_the_end_of_the_window<H: Harness>(scene: &Scene<H>) {
+    let (one, other) = scene.two_clients().await;
+    let rounds = (0..24).map(|round| {
+        let (one, other, name) = (one.clone(), other.clone(), format!("x{round}"));
+        async move {
+            let mut rng = Rng::from_entropy();
+            let held = one.mutex(&name).unwrap().ttl(SHORT).unwrap().keep(false).lock().await.unwrap();
+            let mutex = other.mutex(&name).unwrap().ttl(LONG).unwrap();
+            let waiting = tokio::spawn(async move { mutex.lock().await });
+            let left = held.valid_until().since(Instant::now());
+            tokio::time::sleep((left + rng.up_to(Duration::from_millis(60))).saturating_sub(Duration::from_millis(10)))
+                .await;
+            match held.release().await {
+                Ok(()) => {}
+                Err(error) => assert_eq!(error.kind(), ErrorKind::Lost),
+            }
+            let next = in_time("the waiter is let in", waiting).await.unwrap().unwrap();
+            next.check().unwrap();
+            assert!(one.mutex(&name).unwrap().try_lock().await.unwrap().is_none());
+        }
+    });
+    let rounds: Vec<_> = rounds.map(tokio::spawn).collect();
+    for round in rounds {
+        round.await.unwrap();
+    }
+}
+
+/// F2: a grant that arrives after its own end is no grant: nothing is returned, and nothing stays held.
+pub async fn a_grant_that_comes_too_late_is_none<H: Harness>(scene: &Scene<H>) {
+    let (client, faults) = scene.faulty_client().await;
+    let mutex = client.mutex("x").unwrap().ttl(SHORT).unwrap();
+    faults.delay_next_grant(SHORT * 2);
+    assert!(mutex.try_lock().await.unwrap().is_none(), "never a dead guard");
+    scene.is_free(&client, "x").await;
+    faults.delay_next_grant(SHORT * 2);
+    let held = in_time("the second grant is in time", mutex.lock()).await.unwrap();
+    held.check().unwrap();
+    assert_eq!(client.view("x").await.unwrap().holders.len(), 1);
+    held.release().await.unwrap();
+}
+
+/// F10: the store granted, and the answer was lost: an error that may be retried, and nothing stays held.
+pub async fn a_grant_whose_answer_is_lost_is_ended<H: Harness>(scene: &Scene<H>) {
+    let (client, faults) = scene.faulty_client().await;
+    let mutex = client.mutex("x").unwrap().ttl(LONG).unwrap();
+    for _ in 0..10 {
+        faults.lose_grants(1);
+        let error = mutex.try_lock().await.expect_err("the answer was lost");
+        assert!(error.is_transient(), "{error}");
+        in_time("nothing stays held", mutex.lock()).await.unwrap().release().await.unwrap();
+    }
+    faults.lose_grants(1);
+    client.multi(["a", "b", "x"]).unwrap().ttl(LONG).unwrap().lock().await.expect_err("the first answer was lost");
+    for name in ["a", "b", "x"] {
+        scene.is_free(&client, name).await;
+    }
+}
+
+/// A release that does not reach the store is an error to whoever waits for it, and is tried again in the background.
+pub async fn a_release_that_is_lost_is_tried_again<H: Harness>(scene: &Scene<H>) {
+    let (client, faults) = scene.faulty_client().await;
+    let mutex = client.mutex("x").unwrap().ttl(LONG).unwrap();
+    let held = mutex.lock().await.unwrap();
+    faults.lose_releases(3);
+    held.release().await.expect_err("the store did not confirm");
+    scene.is_free(&client, "x").await;
+    let held = mutex.lock().await.unwrap();
+    faults.lose_releases(3);
+    drop(held);
+    scene.is_free(&client, "x").await;
+    scene.leaves_nothing([client]).await;
+}
+
+/// Renewals that fail are jeopardy, which is seen and does nothing by itself; one that works makes it safe again.
+pub async fn jeopardy_is_seen_and_passes<H: Harness>(scene: &Scene<H>) {
+    let (client, faults) = scene.faulty_client().await;
+    let held = client.mutex("x").unwrap().ttl(Duration::from_secs(4)).unwrap().lock().await.unwrap();
+    let mut events = held.events();
+    faults.fail_renewals(true);
+    let until_jeopardy = eventually("a renewal is overdue", || held.phase() == Phase::Jeopardy);
+    held.run(until_jeopardy).await.expect("jeopardy stops nobody");
+    held.check().expect("the window is still open");
+    faults.fail_renewals(false);
+    eventually("a renewal comes through", || held.phase() == Phase::Held).await;
+    assert!(matches!(in_time("it was told", events.next()).await, Some(Event::Jeopardy { .. })));
+    assert_eq!(in_time("it was told", events.next()).await, Some(Event::Safe));
+    held.release().await.unwrap();
+    assert_eq!(in_time("it was told", events.next()).await, None);
+}
+
+/// Renewals that never work again are jeopardy and then loss, and the next holder comes after the window.
+pub async fn jeopardy_ends_in_loss<H: Harness>(scene: &Scene<H>) {
+    let (client, faults) = scene.faulty_client().await;
+    let other = scene.client().await;
+    let held = Arc::new(client.mutex("x").unwrap().ttl(Duration::from_secs(1)).unwrap().lock().await.unwrap());
+    let mut events = held.events();
+    faults.fail_renewals(true);
+    let next = in_time("the next is let in", other.mutex("x").unwrap().lock()).await.unwrap();
+    assert!(held.valid_until() < Instant::now(), "the next holder came in before the window was over");
+    assert_eq!(held.check().unwrap_err().kind(), ErrorKind::Lost);
+    assert!(next.token() > held.token());
+    assert!(matches!(in_time("it was told", events.next()).await, Some(Event::Jeopardy { .. })));
+    assert_eq!(in_time("it was told", events.next()).await, Some(Event::Lost));
+    assert_eq!(in_time("that was all", events.next()).await, None);
+    faults.fail_renewals(false);
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert_eq!(held.phase(), Phase::Lost, "lost is final");
+}

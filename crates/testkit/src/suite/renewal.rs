@@ -1,0 +1,163 @@
+//! The keeper: holds are renewed on time, cheaply, and by nobody's leave; and not a moment longer than they are held.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tenure_core::Instant;
+use tokio::task::JoinSet;
+
+use super::LONG;
+use crate::{Harness, Scene, eventually, in_time};
+
+/// F5: tasks that never yield cannot starve the renewal.
+pub async fn a_busy_executor_does_not_starve_it<H: Harness>(scene: &Scene<H>) {
+    let client = scene.client().await;
+    let ttl = Duration::from_secs(1);
+    let held = client.mutex("x").unwrap().ttl(ttl).unwrap().lock().await.unwrap();
+    let over = Arc::new(AtomicBool::new(false));
+    let mut busy = JoinSet::new();
+    for _ in 0..8 {
+        let over = Arc::clone(&over);
+        busy.spawn(async move {
+            while !over.load(Ordering::Relaxed) {
+                std::hint::spin_loop(); // no await: this worker runs nothing else
+            }
+        });
+    }
+    let end = held.valid_until() + ttl * 2;
+    while Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(20)); // not even this task lets timers run
+        held.check().expect("renewed in spite of it all");
+    }
+    over.store(true, Ordering::Relaxed);
+    busy.join_all().await;
+    held.release().await.unwrap();
+}
+
+/// The runtime that a lock was taken in may end; the hold does not.
+pub async fn the_runtime_may_end<H: Harness>(scene: &Scene<H>) {
+    let (client, other) = scene.two_clients().await;
+    let ttl = Duration::from_secs(1);
+    let mutex = client.mutex("x").unwrap().ttl(ttl).unwrap();
+    let held = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(mutex.lock()).unwrap()
+    })
+    .join()
+    .unwrap();
+    let first = held.valid_until();
+    eventually("it is renewed", || held.valid_until() > first + ttl).await;
+    assert!(other.mutex("x").unwrap().try_lock().await.unwrap().is_none());
+    held.release().await.unwrap();
+}
+
+/// A thousand holds share their renewals.
+pub async fn a_thousand_holds_renew_together<H: Harness>(scene: &Scene<H>) {
+    const MANY: usize = 1_000;
+    let (client, faults) = scene.faulty_client().await;
+    let mut locking = JoinSet::new();
+    for n in 0..MANY {
+        let mutex = client.mutex(format!("x{n}")).unwrap().ttl(Duration::from_secs(5)).unwrap();
+        locking.spawn(async move { mutex.lock().await.unwrap() });
+    }
+    let held = in_time("all are taken", locking.join_all()).await;
+    let before = (faults.renew_calls(), faults.renewed_claims());
+    eventually("all are renewed, more than once", || faults.renewed_claims() - before.1 >= 2 * MANY).await;
+    let calls = faults.renew_calls() - before.0;
+    assert!(calls * 20 <= 2 * MANY, "{calls} renewals for {MANY} holds");
+    held.iter().for_each(|guard| guard.check().expect("all are kept"));
+    drop(held);
+    scene.leaves_nothing([client]).await;
+}
+
+/// F6: nothing is renewed after the release, and nothing that is not to be kept.
+pub async fn nothing_is_renewed_after_the_end<H: Harness>(scene: &Scene<H>) {
+    let (client, faults) = scene.faulty_client().await;
+    let ttl = Duration::from_millis(600);
+    let mutex = client.mutex("x").unwrap().ttl(ttl).unwrap();
+    mutex.lock().await.unwrap().release().await.unwrap();
+    drop(mutex.lock().await.unwrap());
+    let not_kept = in_time("it is free", mutex.keep(false).lock()).await.unwrap();
+    tokio::time::sleep(ttl).await;
+    assert_eq!(faults.renew_calls(), 0);
+    not_kept.lost().await;
+}
+
+/// F6: after any number of short holds, dropped and released, no renewal is left over.
+pub async fn short_holds_leave_no_renewals<H: Harness>(scene: &Scene<H>) {
+    let (client, faults) = scene.faulty_client().await;
+    let mut tasks = JoinSet::new();
+    for n in 0..50 {
+        let mutex = client.mutex(format!("x{n}")).unwrap().ttl(Duration::from_millis(300)).unwrap();
+        tasks.spawn(async move {
+            for round in 0..4 {
+                let held = mutex.lock().await.unwrap();
+                tokio::time::sleep(Duration::from_millis(30 * round)).await; // some are renewed, some are not
+                if round % 2 == 0 { drop(held) } else { held.release().await.unwrap() }
+            }
+        });
+    }
+    in_time("all are done", tasks.join_all()).await;
+    tokio::time::sleep(Duration::from_millis(50)).await; // what was under way at the end
+    let calls = faults.renew_calls();
+    tokio::time::sleep(Duration::from_millis(400)).await;
+    assert_eq!(faults.renew_calls(), calls);
+    scene.leaves_nothing([client]).await;
+}
+
+/// F51: a renewal that gets no answer is given up within a sixth of the ttl, and the hold lives on the next one.
+pub async fn a_stuck_renewal_is_replaced<H: Harness>(scene: &Scene<H>) {
+    let (client, faults) = scene.faulty_client().await;
+    let ttl = Duration::from_secs(3);
+    faults.hang_renewals(1);
+    let held = client.mutex("x").unwrap().ttl(ttl).unwrap().lock().await.unwrap();
+    let first = held.valid_until();
+    let renewed = eventually("it is renewed", || held.valid_until() > first + ttl / 2);
+    held.run(renewed).await.expect("one stuck renewal costs nothing");
+    let stuck = faults.hung()[0];
+    let given_up = stuck.dropped.expect("it was given up");
+    // A sixth is 500 ms; the rest is for a machine that has other things to do.
+    assert!(given_up.since(stuck.sent) < ttl / 3, "{:?}", given_up.since(stuck.sent));
+}
+
+/// The same for the first renewal after a hand-over, which stands on a short ttl of its own.
+pub async fn a_stuck_renewal_after_a_hand_over_is_replaced<H: Harness>(scene: &Scene<H>) {
+    let (client, faults) = scene.faulty_client().await;
+    let other = scene.client().await;
+    let held = other.mutex("x").unwrap().ttl(LONG).unwrap().lock().await.unwrap();
+    let mutex = client.mutex("x").unwrap().ttl(LONG).unwrap();
+    let waiting = tokio::spawn(async move { mutex.lock().await });
+    scene.line_is(&other, "x", 1).await;
+    faults.hang_renewals(1);
+    held.release().await.unwrap();
+    let held = in_time("the waiter is let in", waiting).await.unwrap().unwrap();
+    let first = held.valid_until();
+    let renewed = eventually("it is renewed", || held.valid_until() > first);
+    held.run(renewed).await.expect("one stuck renewal costs nothing");
+}
+
+/// A hand-over stands on a short ttl, and is as good as any other once it was renewed.
+pub async fn a_hand_over_is_renewed<H: Harness>(scene: &Scene<H>) {
+    let (one, other) = scene.two_clients().await;
+    let held = one.mutex("x").unwrap().ttl(LONG).unwrap().lock().await.unwrap();
+    let mutex = other.mutex("x").unwrap().ttl(LONG).unwrap();
+    let waiting = tokio::spawn(async move { mutex.lock().await });
+    scene.line_is(&one, "x", 1).await;
+    held.release().await.unwrap();
+    let held = in_time("the waiter is let in", waiting).await.unwrap().unwrap();
+    eventually("it has its whole ttl", || held.valid_until() > Instant::now() + LONG / 2).await;
+    held.check().unwrap();
+}
+
+/// Guards outlive the client that made them.
+pub async fn a_guard_outlives_its_client<H: Harness>(scene: &Scene<H>) {
+    let (client, other) = scene.two_clients().await;
+    let ttl = Duration::from_secs(1);
+    let held = client.mutex("x").unwrap().ttl(ttl).unwrap().lock().await.unwrap();
+    drop(client);
+    let first = held.valid_until();
+    eventually("it is renewed", || held.valid_until() > first + ttl).await;
+    drop(held);
+    scene.is_free(&other, "x").await;
+}
