@@ -3,6 +3,7 @@
 use clap::builder::styling::{AnsiColor, Style, Styles};
 use clap::{Parser, Subcommand};
 
+use crate::bench;
 use crate::commands::{ask, break_holds, completions, doctor, elect, ls, man, run, show, watch};
 use crate::store::StoreArgs;
 
@@ -42,6 +43,14 @@ pub(crate) enum Command {
     Ask(ask::Args),
     Break(break_holds::Args),
     Doctor(doctor::Args),
+    /// Measure what a lock costs here, beside the store's own raw speed
+    ///
+    /// Without --store it measures a temporary SQLite file. Every figure is also given as a ratio to the store's raw round
+    /// trip of the same run, since microseconds say more about the machine than about the locks.
+    Bench(bench::Args),
+    /// The bench's second process
+    #[command(name = "__bench-child", hide = true)]
+    BenchChild,
     Completions(completions::Args),
     Man(man::Args),
 }

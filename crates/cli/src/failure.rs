@@ -5,11 +5,11 @@ use std::io;
 use tenure::{Error, ErrorKind};
 
 /// The lock was lost, and the command was stopped for it.
-pub(crate) const LOST: i32 = 124;
+pub(crate) const LOST: u8 = 124;
 /// A failure of tenure's own, as `timeout`, `env` and `docker run` have it: bad usage, no store, no such name.
-pub(crate) const OWN_FAILURE: i32 = 125;
+pub(crate) const OWN_FAILURE: u8 = 125;
 /// The answer is no: nobody holds it, a finding is bad, somebody declined. Also `run`'s code for "not acquired", as in `flock`.
-pub(crate) const NO: i32 = 1;
+pub(crate) const NO: u8 = 1;
 
 /// Why a command of ours could not do its work: for people, with a hint where we have one.
 #[derive(Debug)]
@@ -32,7 +32,7 @@ impl Failure {
     }
 
     /// What the process ends with.
-    pub(crate) fn code(&self) -> i32 {
+    pub(crate) fn code(&self) -> u8 {
         // A program without our handler would have died of SIGPIPE.
         if self.silent { 128 + 13 } else { OWN_FAILURE }
     }

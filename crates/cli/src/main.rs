@@ -4,12 +4,13 @@
 //!
 //! - `cli`: the command line as data; `commands`: one file a command, its arguments, its help and what it does
 //! - `guarded`: what `run` and `elect` share: wait for the lock, run the command under it, stop it inside the lease
-//! - `child`: the process that runs under the lock
+//! - `child`: the process that runs under the lock; `bench`: what a lock costs
 //! - `store`: from options to a client; `failure`: how things go wrong, and the exit codes
 //! - `print`: everything that is written to a terminal, a pipe or a log; `duration`: `1h30m`
 
 #![forbid(unsafe_code)]
 
+mod bench;
 mod child;
 mod cli;
 mod commands;
@@ -19,7 +20,7 @@ mod guarded;
 mod print;
 mod store;
 
-use std::process::exit;
+use std::process::{ExitCode, exit};
 
 use clap::Parser;
 
@@ -27,7 +28,7 @@ use crate::cli::Cli;
 use crate::failure::OWN_FAILURE;
 use crate::print::Printer;
 
-fn main() {
+fn main() -> ExitCode {
     let mut args = std::env::args_os().skip(1);
     if args.next().is_some_and(|first| first == child::ENTRY) {
         child::shim(args);
@@ -37,11 +38,12 @@ fn main() {
     // One thread is enough, and starts fast; it must be this one, since the command dies with the thread that starts it.
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
-        Err(error) => exit(printer.failure(&error.into())),
+        Err(error) => return printer.failure(&error.into()),
     };
     let code = runtime.block_on(commands::dispatch(cli, &printer)).unwrap_or_else(|failure| printer.failure(&failure));
-    // Not by returning: whatever still runs in the background has been closed already, and is not worth waiting for.
-    exit(code);
+    // Whatever still runs in the background has been closed already, and is not worth waiting for.
+    runtime.shutdown_background();
+    code
 }
 
 /// Says what is wrong with the command line, or prints the help that was asked for.
@@ -49,7 +51,7 @@ fn misread(error: &clap::Error) -> ! {
     if error.use_stderr() {
         // One number for every failure of our own, so that it cannot be taken for the command's.
         print::usage(error);
-        exit(OWN_FAILURE);
+        exit(OWN_FAILURE.into());
     }
     let _ = error.print();
     exit(0);

@@ -21,7 +21,7 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    pub(crate) async fn run(&self, client: &Client, printer: &Printer) -> Result<i32, Failure> {
+    pub(crate) async fn run(&self, client: &Client, printer: &Printer) -> Result<u8, Failure> {
         #[derive(Serialize)]
         struct Line<'a> {
             name: &'a str,

@@ -30,7 +30,7 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    pub(crate) async fn run(&self, client: &Client, printer: &Printer) -> Result<i32, Failure> {
+    pub(crate) async fn run(&self, client: &Client, printer: &Printer) -> Result<u8, Failure> {
         let only = self.token.map(Token::new);
         let view = client.view(&self.name).await?;
         let holders: Vec<&Holder> = view.holders.iter().filter(|held| only.is_none_or(|only| only == held.token)).collect();
@@ -64,7 +64,7 @@ impl Args {
         Ok(matches!(printer.question(question)?.trim(), "y" | "Y" | "yes" | "Yes"))
     }
 
-    fn report(&self, printer: &Printer, broken: usize) -> Result<i32, Failure> {
+    fn report(&self, printer: &Printer, broken: usize) -> Result<u8, Failure> {
         #[derive(Serialize)]
         struct Line<'a> {
             name: &'a str,

@@ -16,7 +16,7 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    pub(crate) fn run(&self, printer: &Printer) -> Result<i32, Failure> {
+    pub(crate) fn run(&self, printer: &Printer) -> Result<u8, Failure> {
         let mut script = Vec::new();
         clap_complete::generate(self.shell, &mut Cli::command(), "tenure", &mut script);
         printer.raw(&script)?;

@@ -14,7 +14,7 @@ use crate::store::StoreArgs;
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {}
 
-pub(crate) async fn run(store: &StoreArgs, printer: &Printer) -> Result<i32, Failure> {
+pub(crate) async fn run(store: &StoreArgs, printer: &Printer) -> Result<u8, Failure> {
     let source = store.source()?;
     let client = match source.connect().await {
         Ok(client) => client,

@@ -34,12 +34,12 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    pub(crate) async fn run(&self, store: &StoreArgs, printer: &Printer) -> Result<i32, Failure> {
+    pub(crate) async fn run(&self, store: &StoreArgs, printer: &Printer) -> Result<u8, Failure> {
         let job = Job { name: &self.name, shape: Shape::Election, hold: &self.hold, command: &self.command };
         job.run(store, printer).await
     }
 
-    pub(crate) async fn observe(&self, client: &Client, printer: &Printer) -> Result<i32, Failure> {
+    pub(crate) async fn observe(&self, client: &Client, printer: &Printer) -> Result<u8, Failure> {
         #[derive(Serialize)]
         struct Line<'a> {
             event: &'static str,

@@ -19,7 +19,7 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    pub(crate) async fn run(&self, client: &Client, printer: &Printer) -> Result<i32, Failure> {
+    pub(crate) async fn run(&self, client: &Client, printer: &Printer) -> Result<u8, Failure> {
         let mut table = Table::new(&["NAME", "KIND", "MODE", "HOLDER", "HELD", "EXPIRES", "WAITING", "NOTE"]);
         let mut last = None;
         loop {

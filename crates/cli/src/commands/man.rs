@@ -16,7 +16,7 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    pub(crate) fn run(&self, printer: &Printer) -> Result<i32, Failure> {
+    pub(crate) fn run(&self, printer: &Printer) -> Result<u8, Failure> {
         let mut whole = Cli::command();
         whole.build();
         let mut pages = Vec::new();

@@ -11,23 +11,32 @@ pub(crate) mod run;
 pub(crate) mod show;
 pub(crate) mod watch;
 
+use std::process::ExitCode;
+
 use crate::cli::{Cli, Command};
 use crate::failure::Failure;
 use crate::guarded;
 use crate::print::Printer;
+use crate::store::StoreArgs;
 
 /// Does what the command line says; gives the exit code.
-pub(crate) async fn dispatch(cli: Cli, printer: &Printer) -> Result<i32, Failure> {
+pub(crate) async fn dispatch(cli: Cli, printer: &Printer) -> Result<ExitCode, Failure> {
     let Cli { store, command, .. } = cli;
-    match command {
-        Command::Run(args) => return args.run(&store, printer).await,
-        Command::Elect(args) if !args.observe => return args.run(&store, printer).await,
-        Command::Doctor(_) => return doctor::run(&store, printer).await,
-        Command::Completions(args) => return args.run(printer),
-        Command::Man(args) => return args.run(printer),
-        _ => {}
-    }
-    // What is left looks at a store and goes. It is closed on every way out.
+    let code = match command {
+        Command::Run(args) => args.run(&store, printer).await,
+        Command::Elect(args) if !args.observe => args.run(&store, printer).await,
+        Command::Doctor(_) => doctor::run(&store, printer).await,
+        Command::Bench(args) => return Ok(crate::bench::run(args, store.source()?.url().map(str::to_owned)).await?),
+        Command::BenchChild => return Ok(crate::bench::child().await?),
+        Command::Completions(args) => args.run(printer),
+        Command::Man(args) => args.run(printer),
+        look => look_at(look, &store, printer).await,
+    };
+    code.map(ExitCode::from)
+}
+
+/// The commands that look at a store and go. It is closed on every way out.
+async fn look_at(command: Command, store: &StoreArgs, printer: &Printer) -> Result<u8, Failure> {
     let client = store.connect().await?;
     let code = match command {
         Command::Ls(args) => args.run(&client, printer).await,
@@ -36,7 +45,7 @@ pub(crate) async fn dispatch(cli: Cli, printer: &Printer) -> Result<i32, Failure
         Command::Ask(args) => args.run(&client, printer).await,
         Command::Break(args) => args.run(&client, printer).await,
         Command::Elect(args) => args.observe(&client, printer).await,
-        _ => Ok(0),
+        _ => unreachable!("dispatch does the others"),
     };
     guarded::close(&client).await;
     code

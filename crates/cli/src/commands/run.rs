@@ -64,7 +64,7 @@ enum KindArg {
 }
 
 impl Args {
-    pub(crate) async fn run(&self, store: &StoreArgs, printer: &Printer) -> Result<i32, Failure> {
+    pub(crate) async fn run(&self, store: &StoreArgs, printer: &Printer) -> Result<u8, Failure> {
         let job = Job { name: &self.name, shape: self.shape()?, hold: &self.hold, command: &self.command };
         job.run(store, printer).await
     }

@@ -14,7 +14,7 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    pub(crate) async fn run(&self, client: &Client, printer: &Printer) -> Result<i32, Failure> {
+    pub(crate) async fn run(&self, client: &Client, printer: &Printer) -> Result<u8, Failure> {
         let view = client.view(&self.name).await?;
         if printer.json {
             printer.object(&ViewJson::from(&view))?;

@@ -14,8 +14,11 @@ mod lock;
 mod wait;
 
 use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
+use rustix::process::Signal;
 use tenure::{Client, ErrorKind, Guard, LockName};
 
 pub(crate) use self::args::HoldArgs;
@@ -25,7 +28,7 @@ use self::events::{Event, Teller};
 use self::lease::Lease;
 use self::lock::Lock;
 use self::wait::Waited;
-use crate::child::{self, Child, OnLost, Order, Signals};
+use crate::child::{self, Child, Ending, OnLost, Order, Outcome, Signals};
 use crate::failure::{Failure, LOST};
 use crate::print::{Printer, wall_ms};
 use crate::store::{Source, StoreArgs};
@@ -41,7 +44,7 @@ pub(crate) struct Job<'a> {
 
 impl Job<'_> {
     /// Does it all. Gives the exit code, except where the command's own end must be passed on in another way.
-    pub(crate) async fn run(self, store: &StoreArgs, printer: &Printer) -> Result<i32, Failure> {
+    pub(crate) async fn run(self, store: &StoreArgs, printer: &Printer) -> Result<u8, Failure> {
         // From here on no signal is missed: before the command starts it means "give up", afterwards it is the command's.
         let mut signals = Signals::new()?;
         if store.shows_a_secret() && !self.hold.quiet {
@@ -73,9 +76,9 @@ impl Job<'_> {
             Ok(Waited::Busy) => {
                 let view = client.view(name.as_str()).await.ok();
                 teller.tell(Event::Busy { wait_ms: self.hold.wait_ms(), view: view.as_ref() });
-                return Ok(End::Code(self.hold.conflict_exit_code.into()));
+                return Ok(End::Code(self.hold.conflict_exit_code));
             }
-            Ok(Waited::Quit(signal)) => return Ok(End::Code(128 + signal.as_raw())),
+            Ok(Waited::Quit(signal)) => return Ok(End::Command(given_up(signal))),
             Err(error) => return Err(lock::explain(client, error).await),
         };
         let ended = self.supervise(&guard, client, source, signals, &teller).await;
@@ -123,9 +126,17 @@ impl Job<'_> {
 
 /// How `tenure` itself is to end.
 enum End {
-    Code(i32),
+    Code(u8),
     /// As the command did.
-    Command(child::Outcome),
+    Command(Outcome),
+}
+
+/// How we end when a signal came while we waited: as a command would have that it ended.
+fn given_up(signal: Signal) -> Outcome {
+    let ours = |fd: BorrowedFd<'_>| rustix::termios::tcgetpgrp(fd) == Ok(rustix::process::getpgrp());
+    let at_the_keyboard = ours(io::stdin().as_fd()) || ours(io::stderr().as_fd());
+    let interrupted = signal == Signal::INT && at_the_keyboard;
+    Outcome { ending: Ending::Signaled(signal.as_raw()), stopped_for_loss: false, interrupted }
 }
 
 /// Tells everything that happens to the hold, for ever.

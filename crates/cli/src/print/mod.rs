@@ -11,6 +11,7 @@ mod text;
 
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
+use std::process::ExitCode;
 
 use anstyle::{AnsiColor, Style};
 use serde::Serialize;
@@ -85,7 +86,7 @@ impl Printer {
     }
 
     /// Says why we could not do our work; gives the code to exit with.
-    pub(crate) fn failure(&self, failure: &Failure) -> i32 {
+    pub(crate) fn failure(&self, failure: &Failure) -> ExitCode {
         if failure.silent {
         } else if self.json {
             #[derive(Serialize)]
@@ -104,7 +105,7 @@ impl Printer {
             }
             let _ = writeln!(io::stderr().lock(), "{text}");
         }
-        failure.code()
+        failure.code().into()
     }
 
     /// Text in a style, if stdout shows styles.

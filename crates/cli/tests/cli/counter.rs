@@ -1,0 +1,53 @@
+//! Many processes, one file, and no update lost.
+
+use std::fs;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use crate::support::{Store, TENURE};
+
+const PROCESSES: usize = 20;
+
+/// 200 unless told otherwise, for slower machines or longer hunts.
+fn rounds() -> usize {
+    std::env::var("TENURE_TEST_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(200)
+}
+
+#[test]
+fn a_counter_loses_no_update_and_tokens_rise() {
+    let store = Store::new();
+    let rounds = rounds();
+    fs::write(store.path("counter"), "0\n").unwrap();
+    // Without the lock this loses updates at once: two shells read the same number.
+    let add = r#"read n <counter; echo $((n + 1)) >counter; echo "$TENURE_TOKEN" >>tokens"#;
+    let script =
+        r#"i=0; while [ $i -lt "$ROUNDS" ]; do "$TENURE" run counter -- sh -c "$ADD" || exit 9; i=$((i + 1)); done"#;
+    let started = Instant::now();
+    let workers: Vec<_> = (0..PROCESSES)
+        .map(|_| {
+            Command::new("sh")
+                .args(["-c", script])
+                .env("TENURE", TENURE)
+                .env("ADD", add)
+                .env("ROUNDS", rounds.to_string())
+                .env("TENURE_STORE", store.url())
+                .current_dir(store.path("."))
+                .stdin(Stdio::null())
+                .stdout(Stdio::null())
+                .stderr(Stdio::piped())
+                .spawn()
+                .unwrap()
+        })
+        .collect();
+    for worker in workers {
+        let ended = worker.wait_with_output().unwrap();
+        assert!(ended.status.success(), "{}: {}", ended.status, String::from_utf8_lossy(&ended.stderr));
+    }
+    eprintln!("{PROCESSES} processes × {rounds} rounds in {:?}", started.elapsed());
+    assert_eq!(fs::read_to_string(store.path("counter")).unwrap().trim(), (PROCESSES * rounds).to_string());
+    let tokens: Vec<u64> =
+        fs::read_to_string(store.path("tokens")).unwrap().lines().map(|line| line.parse().unwrap()).collect();
+    assert_eq!(tokens.len(), PROCESSES * rounds);
+    assert!(tokens.is_sorted_by(|a, b| a < b), "tokens rise strictly, in the order of the holds");
+    store.assert_empty();
+}

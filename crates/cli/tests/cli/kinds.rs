@@ -1,0 +1,78 @@
+//! Writers, readers, permits, fairness, and names in use as another kind.
+
+use crate::support::Store;
+
+#[test]
+fn readers_run_together_and_exclude_writers() {
+    let store = Store::new();
+    let (one, other) = (store.hold(&["-s", "x"]), store.hold(&["--shared", "x"]));
+    assert_eq!(store.holders("x"), 2);
+    assert_eq!(store.tenure(["run", "-n", "x", "--", "true"]).code(), 1);
+    let writer = store.queue(&["x"], "x");
+    // A reader that comes after a waiting writer stands behind it.
+    assert_eq!(store.tenure(["run", "-n", "-s", "x", "--", "true"]).code(), 1);
+    one.end();
+    assert_eq!(store.view("x")["line"].as_array().unwrap().len(), 1, "one reader is still in");
+    other.end();
+    writer.expect_line("in");
+    assert_eq!(store.tenure(["run", "-n", "-s", "x", "--", "true"]).code(), 1);
+    writer.end();
+    store.assert_empty();
+}
+
+#[test]
+fn permits_are_counted() {
+    let store = Store::new();
+    let (one, two) = (store.hold(&["--permits", "3", "gpu"]), store.hold(&["--permits", "3", "--take", "2", "gpu"]));
+    assert_eq!(store.tenure(["run", "-n", "--permits", "3", "gpu", "--", "true"]).code(), 1);
+    one.end();
+    assert_eq!(store.tenure(["run", "-n", "--permits", "3", "gpu", "--", "true"]).code(), 0);
+    assert_eq!(store.tenure(["run", "-n", "--permits", "3", "--take", "2", "gpu", "--", "true"]).code(), 1);
+    let other = store.tenure(["run", "-n", "--permits", "4", "gpu", "--", "true"]);
+    assert_eq!(other.code(), 125);
+    assert!(other.stderr.contains("3 permits") && other.stderr.contains("--permits 3 gpu"), "{other:?}");
+    let none = store.tenure(["run", "--permits", "3", "--take", "4", "gpu", "--", "true"]);
+    assert_eq!(none.code(), 125, "{none:?}");
+    two.end();
+    store.assert_empty();
+}
+
+#[test]
+fn fair_is_first_come_first_served() {
+    let store = Store::new();
+    let holder = store.hold(&["--fair", "x"]);
+    let waiters: Vec<_> = (0..5).map(|_| store.queue(&["--fair", "x"], "x")).collect();
+    holder.end();
+    for waiter in waiters {
+        waiter.expect_line("in");
+        let holding = store.view("x")["holders"][0]["pid"].as_u64().unwrap();
+        assert_eq!(holding, waiter.pid().as_raw_nonzero().get() as u64);
+        waiter.end();
+    }
+    store.assert_empty();
+}
+
+#[test]
+fn a_name_in_use_as_another_kind_says_how_to_meet_it() {
+    let store = Store::new();
+    for (held_as, meets) in [
+        (vec!["run", "--kind", "mutex", "a name"], "tenure run --kind mutex 'a name'"),
+        (vec!["run", "--fair", "a name"], "tenure run --fair 'a name'"),
+        (vec!["run", "--permits", "2", "a name"], "tenure run --permits 2 'a name'"),
+        (vec!["elect", "a name"], "tenure elect 'a name'"),
+    ] {
+        let mut args = held_as;
+        args.extend(["--", "sh", "-c", crate::support::STAY]);
+        let holder = store.start(args);
+        holder.expect_line("in");
+        let refused = store.tenure(["run", "-n", "a name", "--", "true"]);
+        assert_eq!(refused.code(), 125);
+        assert!(refused.stderr.contains(meets), "{refused:?}");
+        holder.end();
+    }
+    let holder = store.hold(&["x"]);
+    let refused = store.tenure(["run", "-n", "--fair", "x", "--", "true"]);
+    assert!(refused.stderr.contains("plain `tenure run x` or `tenure run --shared x`"), "{refused:?}");
+    holder.end();
+    store.assert_empty();
+}

@@ -1,0 +1,162 @@
+//! The lock goes, and the command with it, in time.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::support::{STAY, Store, eventually, is_stopped, lives, pid, signal_group};
+
+/// Says its pid, then appends to `beats` for as long as it runs; asked to end, it says so.
+const BEAT: &str =
+    r#"exec 2>/dev/null; trap 'echo term; exit 0' TERM; echo $$; while :; do echo . >>beats; sleep 0.01; done"#;
+
+#[test]
+fn a_broken_lock_stops_the_command() {
+    let store = Store::new();
+    let held = store.start_run(&["x"], BEAT);
+    let command = pid(&held.line());
+    let waiter = store.queue(&["x"], "x");
+    assert_eq!(store.tenure(["break", "x", "--yes"]).code(), 0);
+    waiter.expect_line("in");
+    held.expect_line("term");
+    let ended = held.wait();
+    assert_eq!(ended.code(), 124, "{ended:?}");
+    assert!(ended.stderr.contains("x: the lock was lost") && ended.stderr.contains("stopping the command"), "{ended:?}");
+    assert!(!lives(command));
+    waiter.end();
+    store.assert_empty();
+}
+
+#[test]
+fn on_lost_kill_and_on_lost_ignore() {
+    let store = Store::new();
+    let held = store.start_run(&["--on-lost", "kill", "x"], BEAT);
+    held.line();
+    store.tenure(["break", "x", "--yes"]);
+    let ended = held.wait();
+    assert_eq!((ended.code(), ended.stdout.as_str()), (124, ""), "{ended:?}");
+
+    let mut held = store.start_run(&["--on-lost", "ignore", "x"], &format!("{STAY}; echo done; exit 7"));
+    held.expect_line("in");
+    store.tenure(["break", "x", "--yes"]);
+    assert_eq!(store.tenure(["run", "-n", "x", "--", "true"]).code(), 0, "it is anybody's");
+    assert!(held.is_running());
+    let ended = held.end();
+    assert_eq!((ended.code(), ended.stdout.as_str()), (7, "done\n"));
+    assert!(ended.stderr.contains("the lock was lost"), "{ended:?}");
+    store.assert_empty();
+}
+
+#[test]
+fn a_command_that_ignores_term_is_killed_at_loss_too() {
+    let store = Store::new();
+    let held = store.start_run(&["--grace", "200ms", "x"], "trap '' TERM; echo in; while :; do sleep 0.01; done");
+    held.expect_line("in");
+    store.tenure(["break", "x", "--yes"]);
+    assert_eq!(held.wait().code(), 124);
+    store.assert_empty();
+}
+
+#[test]
+fn max_hold_stops_the_command_inside_the_lease() {
+    let store = Store::new();
+    let started = Instant::now();
+    let held = store.start(["run", "--json", "--max-hold", "1500ms", "--ttl", "10s", "x", "--", "sh", "-c", BEAT]);
+    held.line();
+    held.expect_line("term");
+    let ended = held.wait();
+    let took = started.elapsed();
+    assert_eq!(ended.code(), 124);
+    let events = ended.events();
+    let stopping = &events.iter().find(|(name, _)| name == "stopping").expect("it said so").1;
+    assert!(stopping["remaining_ms"].as_u64() > Some(0), "while the lock was still its own: {stopping}");
+    assert!(events.iter().all(|(name, _)| name != "lost"), "it ended in time: {events:?}");
+    assert!((Duration::from_millis(900)..Duration::from_millis(1500)).contains(&took), "{took:?}");
+    store.assert_empty();
+}
+
+#[test]
+fn killed_in_time_when_it_ignores_term() {
+    let store = Store::new();
+    let script = "trap '' TERM; echo in; while :; do echo . >>beats; sleep 0.005; done";
+    let held = store.start(["run", "--json", "--max-hold", "1500ms", "--grace", "1h", "x", "--", "sh", "-c", script]);
+    held.expect_line("in");
+    let waiter = store.queue(&["x"], "x");
+    let ended = held.wait();
+    let beats = std::fs::metadata(store.path("beats")).unwrap().len();
+    waiter.expect_line("in");
+    assert_eq!(ended.code(), 124);
+    assert!(ended.events().iter().all(|(name, _)| name != "lost"), "dead inside the lease: {ended:?}");
+    assert_eq!(std::fs::metadata(store.path("beats")).unwrap().len(), beats);
+    waiter.end();
+}
+
+/// Tenure and its command stand still, as under a debugger or on a paused machine: the lease ends, another gets the lock,
+/// and when they go on, the old command never runs again.
+#[test]
+fn stopped_past_its_ttl_the_command_never_runs_again() {
+    let store = Store::new();
+    let held = store.start_run(&["--ttl", "500ms", "x"], BEAT);
+    let command = pid(&held.line());
+    let waiter = store.queue(&["x"], "x");
+    // The supervisor first: it would take the command's stop for an ordinary one.
+    held.signal(Signal::STOP);
+    eventually("it stands", || is_stopped(held.pid()));
+    signal_group(command, Signal::STOP);
+    eventually("the command stands", || is_stopped(command));
+    let beats = std::fs::metadata(store.path("beats")).unwrap().len();
+    waiter.expect_line("in");
+    held.signal(Signal::CONT);
+    let ended = held.wait();
+    assert_eq!(ended.code(), 124, "{ended:?}");
+    assert!(!lives(command));
+    assert_eq!(std::fs::metadata(store.path("beats")).unwrap().len(), beats, "not one step after the loss");
+    assert!(!ended.stdout.contains("term"), "there was no time left to ask");
+    assert_eq!(store.holders("x"), 1, "the new holder's lock was not touched");
+    waiter.end();
+    store.assert_empty();
+}
+
+/// Nobody can write to the store: renewals fail. The command is told, then stopped, while the lock is still its own.
+#[test]
+fn a_store_that_does_not_answer_is_jeopardy_then_an_orderly_end() {
+    let store = Store::new();
+    let held = store.start(["run", "--json", "--ttl", "3s", "--grace", "500ms", "x", "--", "sh", "-c", BEAT]);
+    held.line();
+    let blocker = rusqlite::Connection::open(store.path("locks.db")).unwrap();
+    blocker.busy_timeout(Duration::from_secs(10)).unwrap();
+    blocker.execute_batch("BEGIN IMMEDIATE").unwrap();
+    held.expect_line("term");
+    eventually("it is gone", || !held_is_alive(&held));
+    blocker.execute_batch("ROLLBACK").unwrap();
+    let ended = held.wait();
+    assert_eq!(ended.code(), 124, "{ended:?}");
+    let events = ended.events();
+    let names: Vec<&str> = events.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names[..5], ["held", "started", "jeopardy", "stopping", "exited"], "{names:?}");
+    assert!(events[3].1["remaining_ms"].as_u64() > Some(300), "{events:?}");
+    eventually("nothing is left", || store.tenure(["ls", "--json"]).stdout.is_empty());
+}
+
+fn held_is_alive(held: &crate::support::Running) -> bool {
+    std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", held.pid().as_raw_nonzero()))
+        .is_ok_and(|children| !children.trim().is_empty())
+}
+
+#[test]
+fn a_store_that_comes_back_in_time_is_only_a_fright() {
+    let store = Store::new();
+    let held = store.start(["run", "--json", "--ttl", "3s", "--grace", "200ms", "x", "--", "sh", "-c", STAY]);
+    held.expect_line("in");
+    let blocker = rusqlite::Connection::open(store.path("locks.db")).unwrap();
+    blocker.busy_timeout(Duration::from_secs(10)).unwrap();
+    blocker.execute_batch("BEGIN IMMEDIATE").unwrap();
+    // Jeopardy comes after half of the ttl, the end not before two thirds and more.
+    assert!(held.says_nothing_for(Duration::from_millis(1900)));
+    blocker.execute_batch("ROLLBACK").unwrap();
+    assert!(held.says_nothing_for(Duration::from_millis(1500)));
+    let ended = held.end();
+    assert_eq!(ended.code(), 0, "{ended:?}");
+    let names: Vec<String> = ended.events().into_iter().map(|(name, _)| name).collect();
+    assert!(names.contains(&"jeopardy".to_owned()) && names.contains(&"safe".to_owned()), "{names:?}");
+}

@@ -1,0 +1,21 @@
+//! The real binary, from outside: every test has a store file of its own, and waits for conditions, never for luck.
+//!
+//! - `support`: a store, a started `tenure`, and ways to wait
+//! - `counter`: many processes, one file, and no update lost
+//! - `exits`: exit codes, and what the command is told
+//! - `kinds`: writers, readers, permits, fairness, and names in use as another kind
+//! - `signals`: `kill`, while waiting and while holding; children that ignore, fork and hide
+//! - `loss`: the lock goes, and the command with it, in time
+//! - `terminal`: Ctrl-C, Ctrl-Z and `fg` on a real pty; the live line
+//! - `views`: ls, show, watch, ask, break, elect, doctor, completions, man
+//! - `input`: what is refused, and leaves nothing behind
+
+mod counter;
+mod exits;
+mod input;
+mod kinds;
+mod loss;
+mod signals;
+mod support;
+mod terminal;
+mod views;
