@@ -107,7 +107,7 @@ fn listed(item: &str, scope: Option<&Scope>, is_root: bool) -> Vec<String> {
         return Vec::new();
     }
     let is_invocation =
-        scope.is_none() && item.ends_with(");") && item.split_once("!(").is_some_and(|(name, _)| is_word(name));
+        scope.is_none() && item.ends_with(");") && item.split_once("!(").is_some_and(|(name, _)| makes_items(name));
     let (owner, everything) = match scope {
         Some(Scope::Of { owner, members }) => (format!("{owner}: "), *members == Members::All),
         _ => (String::new(), false),
@@ -181,8 +181,9 @@ fn without_literals(line: &str) -> String {
     line.split('"').step_by(2).collect()
 }
 
-fn is_word(text: &str) -> bool {
-    !text.is_empty() && text.chars().all(|char| char.is_alphanumeric() || char == '_')
+/// Whether this is the name of a macro that may make public items.
+fn makes_items(name: &str) -> bool {
+    name != "compile_error" && !name.is_empty() && name.chars().all(|char| char.is_alphanumeric() || char == '_')
 }
 
 #[cfg(test)]
