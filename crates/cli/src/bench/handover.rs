@@ -49,7 +49,7 @@ async fn measure(bench: &Bench, helpers: &mut Helpers, count: usize, keys: [&'st
             other => return Err(Error::new(ErrorKind::Backend, format!("bench: a second process answered {other:?}"))),
         }
     }
-    helpers.close(count).await?;
+    helpers.close().await?;
 
     let mut gaps = gaps(rounds, count, until.as_nanos())?;
     let samples = gaps.len() as u64;

@@ -110,37 +110,45 @@ impl Drop for Helper {
 /// The helpers of a run: started once, connected only while they are needed.
 pub(super) struct Helpers {
     all: Vec<Helper>,
+    opened: usize,
     url: String,
 }
 
 impl Helpers {
-    pub(super) async fn start(count: usize, url: &str) -> Result<Self> {
+    pub(super) fn start(count: usize, url: &str) -> Result<Self> {
         let all = (0..count).map(|_| Helper::start()).collect::<Result<_>>()?;
-        Ok(Helpers { all, url: url.to_owned() })
+        Ok(Helpers { all, opened: 0, url: url.to_owned() })
     }
 
-    /// The first so many of them, connected to the store. Give them back with [`close`](Helpers::close).
+    /// So many of them, connected to the store. Give them back with [`close`](Helpers::close).
     pub(super) async fn open(&mut self, count: usize) -> Result<&mut [Helper]> {
-        let open = Order::Open { store: self.url.clone() };
-        tell_all(&mut self.all[..count], &open).await?;
-        Ok(&mut self.all[..count])
+        let order = self.open_order();
+        tell_all(&mut self.all[..count], &order).await?;
+        self.opened = count;
+        Ok(self.opened())
     }
 
-    /// Those that are connected, and the others behind them.
+    /// Those that are connected now.
     pub(super) fn opened(&mut self) -> &mut [Helper] {
-        &mut self.all
+        &mut self.all[..self.opened]
     }
 
-    /// Disconnects the first so many.
-    pub(super) async fn close(&mut self, count: usize) -> Result<()> {
-        tell_all(&mut self.all[..count], &Order::Close).await
+    /// Disconnects them.
+    pub(super) async fn close(&mut self) -> Result<()> {
+        tell_all(self.opened(), &Order::Close).await?;
+        self.opened = 0;
+        Ok(())
     }
 
     /// One more, connected, to be killed.
     pub(super) async fn victim(&self) -> Result<Helper> {
         let mut victim = Helper::start()?;
-        victim.ask(&Order::Open { store: self.url.clone() }).await?;
+        victim.ask(&self.open_order()).await?;
         Ok(victim)
+    }
+
+    fn open_order(&self) -> Order {
+        Order::Open { store: self.url.clone() }
     }
 }
 

@@ -6,7 +6,7 @@ use super::lines::Goal;
 use super::results::{Results, Row};
 use super::words;
 
-/// The whole document, with a line's end.
+/// The whole document, on one line as everything `--json` writes.
 pub(super) fn document(results: &Results) -> String {
     let rows = results.rows();
     let findings = results.findings.iter();
@@ -25,7 +25,7 @@ pub(super) fn document(results: &Results) -> String {
         "warnings": words::warnings(results, &rows),
         "lines": rows.iter().map(line).collect::<Vec<_>>(),
     });
-    serde_json::to_string_pretty(&document).expect("it is plain data") + "\n"
+    serde_json::to_string(&document).expect("it is plain data") + "\n"
 }
 
 /// An infinite value (a task that was never served) is `null`, for want of a better word in JSON.

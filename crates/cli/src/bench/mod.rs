@@ -14,8 +14,7 @@
 //! | `many` | 64 tasks on 64 names, beside 64 tasks of raw pairs |
 //! | `contended` | 16 tasks on one name: hand-overs, fairness, waits |
 //! | `handover` | one name, several processes: release called → next holder running |
-//! | `waiting` | what 50 waiting processes cost while nothing happens |
-//! | `holding` | what holding 1,000 locks costs |
+//! | `quiet` | while nothing happens: what 50 waiting processes cost, and holding 1,000 locks |
 //! | `recovery` | kill -9 of a holder: until a waiter in another process holds |
 //! | `window` | a crew of tasks that warms up, is counted for a while, and stops |
 //! | `orders`, `helpers`, `child` | the other processes: what they are told, their handles here, and what they do |
@@ -35,7 +34,6 @@ mod child;
 mod contended;
 mod handover;
 mod helpers;
-mod holding;
 mod json;
 mod lines;
 mod machine;
@@ -43,12 +41,12 @@ mod many;
 mod orders;
 mod place;
 mod plot;
+mod quiet;
 mod recovery;
 mod report;
 mod results;
 mod solo;
 mod stats;
-mod waiting;
 mod window;
 mod words;
 
@@ -80,7 +78,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE.svg")]
     plot: Option<PathBuf>,
 
-    /// How often each line is measured [default: 7, with --quick 3]
+    /// How often each line is measured [default: 5, with --quick 3]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeat: Option<u32>,
 
@@ -163,15 +161,15 @@ impl Pace {
         warm_up: Duration::from_millis(50),
         tasks: Duration::from_millis(400),
         processes: Duration::from_millis(700),
-        quiet: Duration::from_millis(2000),
+        quiet: Duration::from_millis(5000),
         ttl: Duration::from_millis(3000),
     };
     const QUICK: Pace = Pace {
         warm_up: Duration::from_millis(20),
-        tasks: Duration::from_millis(130),
-        processes: Duration::from_millis(250),
-        quiet: Duration::from_millis(500),
-        ttl: Duration::from_millis(750),
+        tasks: Duration::from_millis(120),
+        processes: Duration::from_millis(200),
+        quiet: Duration::from_millis(3500),
+        ttl: Duration::from_millis(3000),
     };
 }
 
@@ -183,7 +181,7 @@ async fn measure_and_report(args: Args, store: Option<String>, threads: usize) -
     let place = Place::choose(store)?;
     let client = tenure::connect(place.url()).await?;
     let settings = Settings {
-        repetitions: args.repeat.unwrap_or(if args.quick { 3 } else { 7 }),
+        repetitions: args.repeat.unwrap_or(if args.quick { 3 } else { 5 }),
         quick: args.quick,
         threads,
         temporary_store: place.is_temporary(),
@@ -224,11 +222,11 @@ async fn measure(args: &Args, place: &Place, client: Client, settings: Settings)
     progress.set_message("starting");
     progress.tick();
     let wanted = chosen.iter().map(|measure| measure.helpers()).max().unwrap_or(0);
-    let mut helpers = Helpers::start(wanted, &bench.url).await?;
+    let mut helpers = Helpers::start(wanted, &bench.url)?;
 
     // What is slow only the first time (pages, statements, code, branch predictors) is no part of any repetition.
     solo::measure(&Bench { pace: Pace { tasks: pace.tasks / 4, ..pace }, ..bench.clone() }).await?;
-    for _ in 0..results.settings.repetitions {
+    for repetition in 0..results.settings.repetitions {
         results.begin_repetition();
         for measure in &chosen {
             progress.set_message(measure.title());
@@ -240,8 +238,10 @@ async fn measure(args: &Args, place: &Place, client: Client, settings: Settings)
                 Measure::Fair => contended::measure(&bench, Kind::FairMutex).await?,
                 Measure::Handover => handover::between_two(&bench, &mut helpers).await?,
                 Measure::Crowd => handover::in_a_crowd(&bench, &mut helpers).await?,
-                Measure::Waiting => waiting::measure(&bench, &mut helpers).await?,
-                Measure::Holding => holding::measure(&bench).await?,
+                // Both in one silence; a short run keeps it only once.
+                Measure::Waiting | Measure::Holding if repetition > 0 && args.quick => Vec::new(),
+                Measure::Waiting if chosen.contains(&Measure::Holding) => Vec::new(),
+                Measure::Waiting | Measure::Holding => quiet::measure(&bench, &mut helpers, &chosen).await?,
                 Measure::Recovery => recovery::measure(&bench, &mut helpers).await?,
             };
             results.add(readings);

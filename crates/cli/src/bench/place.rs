@@ -26,8 +26,11 @@ impl Place {
     /// Never the user's default file: a benchmark has no business between a user's locks.
     fn temporary() -> Result<Self> {
         if !tenure::SCHEMES.contains(&"sqlite") {
-            return Err(Error::new(ErrorKind::Unsupported, "bench: this build has no embedded store to make a temporary one of")
-                .with_hint("Name a store with --store URL"));
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                "bench: this build has no embedded store to make a temporary one of",
+            )
+            .with_hint("Name a store with --store URL"));
         }
         let directory = std::env::temp_dir().join(format!("tenure-bench-{:016x}", random()));
         let made = std::fs::DirBuilder::new().mode(0o700).create(&directory);

@@ -103,6 +103,14 @@ impl Panel {
         }
     }
 
+    /// The decades its axis has in any case.
+    fn decades(self) -> (f64, f64) {
+        match self {
+            Panel::Time | Panel::Fairness => (0.0, 1.0),
+            Panel::Cpu => (-1.0, 2.0), // from next to nothing to a whole core
+        }
+    }
+
     /// What is drawn of a row: a value for each repetition.
     fn values(self, row: &Row) -> Vec<f64> {
         let scale = if self == Panel::Cpu { 100.0 } else { 1.0 };
@@ -130,9 +138,10 @@ struct Axis {
 }
 
 impl Axis {
-    fn around(values: impl Iterator<Item = f64>) -> Self {
+    /// Over these values, and at least over `least` decades.
+    fn around(values: impl Iterator<Item = f64>, least: (f64, f64)) -> Self {
         let logs = values.filter(|value| value.is_finite() && *value > 0.0).map(f64::log10);
-        let (low, high) = logs.fold((0.0_f64, 1.0_f64), |(low, high), log| (low.min(log), high.max(log)));
+        let (low, high) = logs.fold(least, |(low, high), log| (low.min(log), high.max(log)));
         Axis { low: low.floor() as i32, high: high.ceil() as i32 }
     }
 
@@ -158,7 +167,7 @@ impl Canvas {
         let [store, ..] = words::circumstances(results);
         self.text(MARGIN, self.y, "title", "What a lock costs");
         self.y += 20.0;
-        self.text(MARGIN, self.y, "dim", &format!("tenure bench on {store}"));
+        self.text(MARGIN, self.y, "dim", &format!("tenure bench on {}", shortened(&store, 120)));
         self.y += 12.0;
     }
 
@@ -174,7 +183,7 @@ impl Canvas {
         }
         self.y += 10.0;
         let goals = rows.iter().filter_map(|row| panel.goal(row, trips_in_a_pair));
-        let axis = Axis::around(rows.iter().flat_map(|row| panel.values(row)).chain(goals));
+        let axis = Axis::around(rows.iter().flat_map(|row| panel.values(row)).chain(goals), panel.decades());
         let top = self.y;
         // The grid goes beneath the dots, but its height is known only after them.
         let before = std::mem::take(&mut self.out);
@@ -207,7 +216,11 @@ impl Canvas {
         self.y += ROW;
         let width = RIGHT - LEFT;
         let height = ROW - 3.0;
-        let _ = writeln!(self.out, "<rect class=\"band\" x=\"{LEFT}\" y=\"{:.1}\" width=\"{width}\" height=\"{height}\"/>", top + 1.5);
+        let _ = writeln!(
+            self.out,
+            "<rect class=\"band\" x=\"{LEFT}\" y=\"{:.1}\" width=\"{width}\" height=\"{height}\"/>",
+            top + 1.5
+        );
         let label = match (panel, row.line.unit) {
             (Panel::Time, Unit::PerSecond) => format!("{}, time for each", row.line.label),
             (Panel::Time, _) => row.line.label.to_owned(),
@@ -222,7 +235,12 @@ impl Canvas {
         if let Some(goal) = panel.goal(row, trips_in_a_pair) {
             // An open bracket towards where it is good, which on these scales is always to the left.
             let (x, above, below) = (axis.x(goal), middle - 9.0, middle + 9.0);
-            let _ = writeln!(self.out, "<path class=\"goal\" d=\"M{:.1} {above:.1}H{x:.1}V{below:.1}H{:.1}\"/>", x - 4.0, x - 4.0);
+            let _ = writeln!(
+                self.out,
+                "<path class=\"goal\" d=\"M{:.1} {above:.1}H{x:.1}V{below:.1}H{:.1}\"/>",
+                x - 4.0,
+                x - 4.0
+            );
         }
         self.figures(middle + 4.0, row);
     }
@@ -245,7 +263,10 @@ impl Canvas {
             let _ = writeln!(self.out, "<circle class=\"dot\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\"/>");
         }
         let (x, y) = (median - 1.25, middle - 8.0);
-        let _ = writeln!(self.out, "<rect class=\"median\" x=\"{x:.1}\" y=\"{y:.1}\" width=\"2.5\" height=\"16\" rx=\"1\"/>\n</g>");
+        let _ = writeln!(
+            self.out,
+            "<rect class=\"median\" x=\"{x:.1}\" y=\"{y:.1}\" width=\"2.5\" height=\"16\" rx=\"1\"/>\n</g>"
+        );
     }
 
     /// The median and its ratio, in figures, and the goal where there is one.
@@ -308,6 +329,16 @@ fn trips_in_a_pair(results: &Results) -> f64 {
 /// A label for a row that stands without its heading.
 fn short(row: &Row) -> &'static str {
     if row.line.unit == Unit::Factor { "most ÷ least" } else { row.line.label }
+}
+
+/// At most so many characters, cut in the middle: both ends of a path say something.
+fn shortened(text: &str, longest: usize) -> String {
+    let letters: Vec<char> = text.chars().collect();
+    if letters.len() <= longest {
+        return text.to_owned();
+    }
+    let half = (longest - 1) / 2;
+    letters[..half].iter().chain(&['…']).chain(&letters[letters.len() - half..]).collect()
 }
 
 fn power(decade: i32) -> String {
@@ -383,12 +414,18 @@ mod tests {
 
     #[test]
     fn a_decade_is_as_wide_as_the_next() {
-        let axis = Axis::around([0.2, 900.0].into_iter());
+        let axis = Axis::around([0.2, 900.0].into_iter(), (0.0, 1.0));
         assert_eq!((axis.low, axis.high), (-1, 3));
         assert_eq!(axis.x(0.1), LEFT + PADDING);
         assert_eq!(axis.x(1000.0), RIGHT - PADDING);
         assert!((axis.x(10.0) - (LEFT + RIGHT) / 2.0).abs() < 1e-9);
         assert_eq!(axis.x(f64::INFINITY), RIGHT - PADDING);
+    }
+
+    #[test]
+    fn a_long_path_keeps_both_ends() {
+        assert_eq!(shortened("abc", 3), "abc");
+        assert_eq!(shortened("abcdefghij", 5), "ab…ij");
     }
 
     #[test]

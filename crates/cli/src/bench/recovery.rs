@@ -6,8 +6,8 @@ use tenure::{Error, ErrorKind, Result};
 
 use super::helpers::Helpers;
 use super::orders::{Answer, Order};
+use super::quiet::until_in_line;
 use super::results::Reading;
-use super::waiting::until_in_line;
 use super::{Bench, stats};
 
 pub(super) async fn measure(bench: &Bench, helpers: &mut Helpers) -> Result<Vec<Reading>> {
@@ -19,7 +19,7 @@ pub(super) async fn measure(bench: &Bench, helpers: &mut Helpers) -> Result<Vec<
     while times.is_empty() || started.elapsed() < bench.pace.processes {
         times.push(once(bench, helpers, &name).await?);
     }
-    helpers.close(1).await?;
+    helpers.close().await?;
     let samples = times.len() as u64;
     Ok(vec![Reading { key: "recovery", value: stats::median(times), samples }])
 }

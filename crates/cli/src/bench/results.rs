@@ -101,11 +101,12 @@ impl Results {
     /// The store's version, as far as it tells one.
     pub(super) fn store_version(&self) -> Option<&str> {
         let finding = self.findings.iter().find(|finding| finding.what.to_lowercase().contains("version"))?;
-        Some(&finding.says)
+        finding.says.split([',', ';', ' ']).next() // what follows is about what the version is good for
     }
 
     fn row(&self, line: &'static Line) -> Row {
-        let readings = |key: &str| self.repetitions.iter().map(|all| all.get(key).and_then(|it| it.value)).collect::<Vec<_>>();
+        let readings =
+            |key: &str| self.repetitions.iter().map(|all| all.get(key).and_then(|it| it.value)).collect::<Vec<_>>();
         let values = readings(line.key);
         let trips = readings("raw_trip");
         let bases = line.base.key().map(readings);

@@ -39,11 +39,7 @@ impl Window {
 }
 
 /// Runs so many tasks through a window. What each came back with, and how long the counting lasted.
-pub(super) async fn crew<T, F>(
-    size: usize,
-    pace: Pace,
-    task: impl Fn(usize, Arc<Window>) -> F,
-) -> Result<(Vec<T>, Duration)>
+pub(super) async fn crew<T, F>(size: usize, pace: Pace, task: impl Fn(usize, Arc<Window>) -> F) -> Result<(Vec<T>, Duration)>
 where
     T: Send + 'static,
     F: Future<Output = Result<T>> + Send + 'static,

@@ -38,8 +38,8 @@ pub(super) fn circumstances(results: &Results) -> [String; 3] {
     let load = machine.load_before.map_or_else(String::new, |load| format!(", load {load:.1}"));
     let plural = if machine.cores == 1 { "" } else { "s" };
     let machine = format!("{} core{plural}{processor}, {}{load}", machine.cores, machine.kernel);
-    let temporary = if results.settings.temporary_store { ", a temporary one" } else { "" };
-    let version = results.store_version().map_or_else(String::new, |version| format!(" ({version})"));
+    let temporary = if results.settings.temporary_store { " (temporary)" } else { "" };
+    let version = results.store_version().map_or_else(String::new, |version| format!(", version {version}"));
     let store = format!("{}{temporary}{version}", results.describe);
     let build = if cfg!(debug_assertions) { "debug build" } else { "release build" };
     let settings = &results.settings;
