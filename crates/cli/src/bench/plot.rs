@@ -374,7 +374,7 @@ mod tests {
                 assert_eq!(open.pop().as_deref(), Some(name), "</{name}> closes something else");
                 continue;
             }
-            assert!(tag.matches('"').count() % 2 == 0, "<{tag}> has an open quote");
+            assert!(tag.matches('"').count().is_multiple_of(2), "<{tag}> has an open quote");
             if let Some((_, id)) = tag.split_once("id=\"") {
                 ids.push(id.split('"').next().unwrap().to_owned());
             }
