@@ -47,7 +47,7 @@ pub async fn connect(url: impl AsRef<str>) -> Result<Client> {
 /// Dropped before it completes, nothing is left but perhaps an empty file.
 #[cfg(feature = "sqlite")]
 pub async fn connect_default() -> Result<Client> {
-    Client::new(tenure_sqlite::open_default()?)
+    Client::new(tenure_sqlite::open_default(tenure_sqlite::Settings::default())?)
 }
 
 /// Without the `sqlite` feature there is no embedded default.
