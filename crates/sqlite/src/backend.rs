@@ -60,6 +60,10 @@ impl Sqlite {
 
 impl Drop for Sqlite {
     fn drop(&mut self) {
+        if self.store.check_process().is_err() {
+            std::mem::forget(Arc::clone(&self.store)); // a fork's copy of a connection must not even be closed
+            return;
+        }
         self.store.tidy_up_at_once();
         self.store.leave();
     }

@@ -125,6 +125,8 @@ pub(crate) enum Patience {
     Inline,
     /// [`PATIENCE`]: on a thread of our own.
     Thread,
+    /// The same, but in a hurry: a renewal that comes too late is a lost lock.
+    Renewal,
 }
 
 enum Led {
@@ -206,7 +208,7 @@ impl Store {
                 (Ok(writer), _) => writer,
                 (Err(TryLockError::Poisoned(poisoned)), _) => poisoned.into_inner(),
                 (Err(TryLockError::WouldBlock), Patience::Inline) => return, // they will look at the queue
-                (Err(TryLockError::WouldBlock), Patience::Thread) => {
+                (Err(TryLockError::WouldBlock), Patience::Thread | Patience::Renewal) => {
                     self.batch.writer.lock().unwrap_or_else(PoisonError::into_inner)
                 }
             };
@@ -304,6 +306,7 @@ impl Store {
                     match patience {
                         Patience::Inline if waited < INLINE => spin(INLINE / 6),
                         Patience::Thread if waited < PATIENCE => std::thread::sleep(pause(waited)),
+                        Patience::Renewal if waited < PATIENCE => std::thread::sleep(RENEWAL_PAUSE),
                         _ => return Err(error),
                     }
                 }
@@ -435,15 +438,19 @@ fn spin(time: Duration) {
     }
 }
 
+const RENEWAL_PAUSE: Duration = Duration::from_micros(150);
+
 /// How long to sleep before trying again to write. SQLite has no queue for that: whoever tries at the right moment is next.
-/// So the longer somebody has waited the more often they try, and those who come later, less often, cannot starve them.
+/// So the longer somebody has waited the more often they try, and those who come later, less often, cannot starve them. Trying
+/// more often than this costs more than it gains: 64 processes on 2 cores got 11,000 pairs a second through like this, and
+/// 2,700 with pauses of 60 to 300 µs.
 fn pause(waited: Duration) -> Duration {
     let longest = match waited.as_millis() {
-        0..2 => 100,
-        2..20 => 1_000,
-        20..100 => 300,
-        100..1_000 => 60,
-        _ => 1_000, // nobody writes for so long: somebody is stopped, and trying often does not help
+        0..2 => 400,
+        2..40 => 4_000,
+        40..100 => 2_000,
+        100..2_000 => 1_000,
+        _ => 4_000, // nobody writes for so long: somebody is stopped, and trying often does not help
     };
     Duration::from_micros(longest / 2 + crate::store::random() % (longest / 2))
 }

@@ -60,7 +60,7 @@ pub fn connect(url: &StoreUrl) -> Result<Sqlite> {
 
 /// Opens the file of [`default_path`], and makes its directory, for this user alone, if it is not there.
 pub fn open_default(settings: Settings) -> Result<Sqlite> {
-    use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+    use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 
     let path = default_path();
     let directory = path.parent().expect("the default path has a directory");
@@ -69,6 +69,14 @@ pub fn open_default(settings: Settings) -> Result<Sqlite> {
             .with_source(error)
             .with_hint("Set XDG_STATE_HOME to a directory of yours, or name a file: sqlite:///path/to/locks.db")
     })?;
+    // In /tmp anybody may have made it before us; then it is their file, not ours.
+    if std::fs::metadata(directory).is_ok_and(|meta| meta.uid() != rustix::process::geteuid().as_raw()) {
+        return Err(Error::new(
+            ErrorKind::Backend,
+            format!("the directory {} belongs to another user", directory.display()),
+        )
+        .with_hint("Set XDG_STATE_HOME to a directory of yours, or name a file: sqlite:///path/to/locks.db"));
+    }
     let is_new = !path.exists();
     let sqlite = Sqlite::open(&path, settings)?;
     if is_new {
@@ -90,7 +98,7 @@ pub fn default_path() -> PathBuf {
     let state = absolute("XDG_STATE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".local/state")));
     let directory = match state {
         Some(state) => state.join("tenure"),
-        None => PathBuf::from(format!("/tmp/tenure-{}", rustix::process::getuid().as_raw())),
+        None => PathBuf::from(format!("/tmp/tenure-{}", rustix::process::geteuid().as_raw())),
     };
     directory.join("locks.db")
 }

@@ -137,7 +137,7 @@ fn renew_all(
     claims: &[Claim],
     sent: Instant,
 ) -> rusqlite::Result<Vec<Result<Renewal>>> {
-    store.begin(connection, Patience::Thread)?;
+    store.begin(connection, Patience::Renewal)?;
     let mut transaction = Transaction::new(store, connection, true);
     let mut answers = Vec::with_capacity(claims.len());
     for claim in claims {

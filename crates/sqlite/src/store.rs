@@ -212,6 +212,7 @@ impl Store {
         if let Some(clients) = clients().as_mut() {
             clients.remove(&self.me);
         }
+        self.duty().is_left = true;
         self.let_go();
     }
 }
@@ -232,6 +233,8 @@ struct Duty {
     is_running: bool,
     must_lead: bool,
     must_stop: bool,
+    /// The client is gone for good: the worker ends as soon as nothing is queued.
+    is_left: bool,
     /// Names that are idle, or will be, and since when.
     loose: HashMap<LockName, Instant>,
     /// Clients that were found dead, whose leftovers are to be swept.
@@ -261,7 +264,7 @@ impl Store {
             duty.chores_since = Some(Instant::now());
         }
         duty.dead.extend(dead);
-        if had_nothing {
+        if had_nothing || !duty.is_running {
             self.need_worker(&mut duty);
         }
     }
@@ -287,12 +290,12 @@ impl Store {
     }
 
     fn need_worker(self: &Arc<Self>, duty: &mut Duty) {
+        duty.must_stop = duty.is_left;
         if duty.is_running {
             self.worker.wake.notify_one();
             return;
         }
         duty.is_running = true;
-        duty.must_stop = false;
         let store = Arc::clone(self);
         let started = std::thread::Builder::new().name("tenure-sqlite".to_owned()).spawn(move || store.work());
         // Without threads nobody waits for other processes here: the next ask tries again.

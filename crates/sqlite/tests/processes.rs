@@ -1,0 +1,260 @@
+//! Several processes on one file: killed ones, crowds, lost messages, and what they leave.
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::{Place, Second, listen, order, say};
+use tenure_core::{Client, Event};
+use tenure_sqlite::{Settings, Sqlite};
+use tenure_testkit::{eventually_async, in_time};
+
+/// Far beyond what a test takes: nothing in here ends because its time is up.
+const LONG: Duration = Duration::from_secs(600);
+
+#[tokio::test]
+async fn a_killed_holder_is_noticed_at_once() {
+    let place = Place::new();
+    let client = place.client();
+    let mut times = Vec::new();
+    for _ in 0..5 {
+        let mut holder = Second::start("hold", &place.path());
+        assert_eq!(holder.hear(), "held");
+        let mutex = client.mutex("x").unwrap();
+        let waiting = tokio::spawn(async move { (mutex.lock().await.unwrap(), Instant::now()) });
+        eventually_async("it waits", async || client.view("x").await.unwrap().line.len() == 1).await;
+        let killed = Instant::now();
+        holder.kill();
+        let (guard, held) = in_time("the waiter is let in", waiting).await.unwrap();
+        times.push(held - killed);
+        guard.release().await.unwrap();
+    }
+    times.sort();
+    // Looking once a second would find it too; three of five in so short a time it would not.
+    assert!(times[2] < Duration::from_millis(100), "{times:?}");
+}
+
+#[tokio::test]
+async fn try_lock_finds_a_dead_holder_too() {
+    let place = Place::new();
+    let client = place.client();
+    let mut holder = Second::start("hold", &place.path());
+    assert_eq!(holder.hear(), "held");
+    let mutex = client.mutex("x").unwrap();
+    assert!(mutex.try_lock().await.unwrap().is_none());
+    holder.kill();
+    holder.process.wait().unwrap();
+    assert!(mutex.try_lock().await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn the_lock_delay_of_a_killed_holder_is_kept() {
+    let place = Place::new();
+    let client = place.client();
+    let mut holder = Second::start("hold-with-delay", &place.path());
+    assert_eq!(holder.hear(), "held");
+    holder.kill();
+    holder.process.wait().unwrap();
+    let killed = Instant::now();
+    let guard = in_time("it is let in", client.mutex("x").unwrap().lock()).await.unwrap();
+    assert!(killed.elapsed() >= Duration::from_millis(650), "{:?}", killed.elapsed());
+    guard.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn whoever_stood_behind_a_waiter_that_gave_up_watches_the_holder() {
+    let place = Place::new();
+    let client = place.client();
+    let mut times = Vec::new();
+    for _ in 0..5 {
+        let mut holder = Second::start("hold", &place.path());
+        assert_eq!(holder.hear(), "held");
+        let mut front = Second::start("wait", &place.path());
+        eventually_async("one waits", async || client.view("x").await.unwrap().line.len() == 1).await;
+        let mutex = client.mutex("x").unwrap();
+        let waiting = tokio::spawn(async move { (mutex.lock().await.unwrap(), Instant::now()) });
+        eventually_async("two wait", async || client.view("x").await.unwrap().line.len() == 2).await;
+        front.tell("give up");
+        assert_eq!(front.hear(), "gave up");
+        let killed = Instant::now();
+        holder.kill();
+        let (guard, held) = in_time("the waiter is let in", waiting).await.unwrap();
+        times.push(held - killed);
+        guard.release().await.unwrap();
+    }
+    times.sort();
+    assert!(times[2] < Duration::from_millis(100), "{times:?}");
+}
+
+#[tokio::test]
+async fn a_holder_in_another_process_is_asked_and_broken_at_once() {
+    let place = Place::new();
+    let client = place.client();
+    let mut holder = Second::start("hold-and-tell", &place.path());
+    assert_eq!(holder.hear(), "held");
+    assert_eq!(client.ask("x", "a deploy").await.unwrap(), 1);
+    assert_eq!(holder.hear(), "asked: a deploy");
+    assert_eq!(client.break_holds("x", None).await.unwrap(), 1);
+    assert_eq!(holder.hear(), "lost");
+    // Its renewals are minutes apart: both came by message.
+    assert!(client.view("x").await.unwrap().is_free());
+}
+
+#[tokio::test]
+async fn sixty_four_processes_at_once_make_the_file_and_never_see_it_busy() {
+    let place = Place::new();
+    let file = place.directory().join("count");
+    std::fs::write(&file, "0").unwrap();
+    let mut crowd: Vec<Second> = (0..64).map(|_| Second::start("count", &place.path())).collect();
+    for one in &mut crowd {
+        assert_eq!(one.hear(), "ready");
+    }
+    crowd.iter_mut().for_each(|one| one.tell("go"));
+    for one in &mut crowd {
+        assert_eq!(one.hear(), "done");
+        assert!(one.process.wait().unwrap().success());
+    }
+    assert_eq!(std::fs::read_to_string(file).unwrap(), (64 * COUNTS).to_string());
+    assert_eq!(place.sqlite().residue().unwrap(), 0);
+}
+
+const COUNTS: u32 = 10;
+
+#[tokio::test]
+async fn thousands_of_names_leave_nothing() {
+    let place = Place::new();
+    let onlooker = place.sqlite();
+    let client = place.client();
+    for number in 0..3000 {
+        client.mutex(format!("name/{number}")).unwrap().lock().await.unwrap().release().await.unwrap();
+    }
+    assert!(onlooker.residue().unwrap() > 2000, "they are kept for a moment");
+    eventually_async("nothing is left, without anybody closing", async || onlooker.residue().unwrap() == 0).await;
+    // Its tokens go on where they were.
+    let before = client.mutex("name/7").unwrap().lock().await.unwrap();
+    let (token, name) = (before.token(), "name/7");
+    before.release().await.unwrap();
+    eventually_async("it is gone again", async || onlooker.residue().unwrap() == 0).await;
+    assert!(client.mutex(name).unwrap().lock().await.unwrap().token() > token);
+}
+
+#[tokio::test]
+async fn a_minimum_hold_that_is_over_leaves_nothing() {
+    let place = Place::new();
+    let onlooker = place.sqlite();
+    let client = place.client();
+    let mutex = client.mutex("x").unwrap().min_hold(Duration::from_millis(200)).unwrap();
+    mutex.lock().await.unwrap().release().await.unwrap();
+    assert!(mutex.try_lock().await.unwrap().is_none());
+    eventually_async("nothing is left", async || onlooker.residue().unwrap() == 0).await;
+}
+
+#[tokio::test]
+async fn what_killed_processes_left_is_swept_by_who_comes_next() {
+    let place = Place::new();
+    for _ in 0..3 {
+        let mut holder = Second::start("hold-many", &place.path());
+        assert_eq!(holder.hear(), "held");
+        holder.kill();
+        holder.process.wait().unwrap();
+    }
+    assert_eq!(place.sqlite().residue().unwrap(), 0);
+}
+
+#[tokio::test]
+async fn without_messages_waiters_get_in_all_the_same() {
+    let place = Place::new();
+    let mut deaf = Settings::default();
+    deaf.listen = false;
+    let deaf = Client::new(Sqlite::open(place.path(), deaf).unwrap()).unwrap();
+    let mut holder = Second::start("hold", &place.path());
+    assert_eq!(holder.hear(), "held");
+    let mutex = deaf.mutex("x").unwrap();
+    let waiting = tokio::spawn(async move { mutex.lock().await });
+    eventually_async("it waits", async || deaf.view("x").await.unwrap().line.len() == 1).await;
+    holder.tell("release");
+    in_time("its look finds the grant", waiting).await.unwrap().unwrap().release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_watcher_sees_what_another_process_does() {
+    let place = Place::new();
+    let client = place.client();
+    let mut watch = client.watch("x").unwrap();
+    assert!(watch.next().await.unwrap().is_free());
+    let mut holder = Second::start("hold", &place.path());
+    assert_eq!(holder.hear(), "held");
+    assert_eq!(in_time("it is seen", watch.next()).await.unwrap().holders.len(), 1);
+    holder.tell("release");
+    assert!(in_time("its end is seen", watch.next()).await.unwrap().is_free());
+}
+
+/// Not a test: what this binary does as a second process.
+#[test]
+fn child() {
+    let Some((what, path)) = order() else { return };
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let client = Client::new(Sqlite::open(&path, Settings::default()).unwrap()).unwrap();
+        let mutex = client.mutex("x").unwrap().ttl(LONG).unwrap();
+        match what.as_str() {
+            "hold" => {
+                let guard = mutex.lock().await.unwrap();
+                say("held");
+                listen();
+                guard.release().await.unwrap();
+                listen();
+            }
+            "hold-with-delay" => {
+                let _guard = mutex.lock_delay(Duration::from_millis(700)).unwrap().lock().await.unwrap();
+                say("held");
+                listen();
+            }
+            "hold-and-tell" => {
+                let guard = mutex.lock().await.unwrap();
+                let mut events = guard.events();
+                say("held");
+                while let Some(event) = events.next().await {
+                    match event {
+                        Event::Asked(ask) => say(format!("asked: {}", ask.reason.as_str())),
+                        Event::Lost => say("lost"),
+                        _ => {}
+                    }
+                }
+                listen();
+            }
+            "hold-many" => {
+                let mut guards = Vec::new();
+                for number in 0..20 {
+                    guards.push(client.mutex(format!("held/{number}")).unwrap().lock().await.unwrap());
+                    client.mutex(format!("idle/{number}")).unwrap().lock().await.unwrap().release().await.unwrap();
+                }
+                say("held");
+                listen();
+            }
+            "wait" => {
+                let waiting = tokio::spawn(async move { mutex.lock().await });
+                tokio::task::spawn_blocking(listen).await.unwrap();
+                waiting.abort();
+                let _ = waiting.await;
+                client.close().await.unwrap();
+                say("gave up");
+                tokio::task::spawn_blocking(listen).await.unwrap();
+            }
+            "count" => {
+                let file = path.with_file_name("count");
+                say("ready");
+                listen();
+                for _ in 0..COUNTS {
+                    let guard = mutex.lock().await.unwrap();
+                    let count: u32 = std::fs::read_to_string(&file).unwrap().parse().unwrap();
+                    std::fs::write(&file, (count + 1).to_string()).unwrap();
+                    guard.release().await.unwrap();
+                }
+                client.close().await.unwrap();
+                say("done");
+            }
+            other => panic!("{other}?"),
+        }
+    });
+}
