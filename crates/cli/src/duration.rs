@@ -53,6 +53,11 @@ pub(crate) fn show(duration: Duration) -> String {
     }
 }
 
+/// The same in whole seconds, for a line that is refreshed once a second.
+pub(crate) fn show_seconds(duration: Duration) -> String {
+    if duration < Duration::from_secs(10) { format!("{}s", duration.as_secs()) } else { show(duration) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

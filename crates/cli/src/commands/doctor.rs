@@ -22,7 +22,7 @@ pub(crate) async fn run(store: &StoreArgs, printer: &Printer) -> Result<u8, Fail
             // That it cannot be reached is what a doctor is called for.
             let hint = failure.hint.map(|hint| format!(". {hint}")).unwrap_or_default();
             let says = format!("{}{hint}", failure.message);
-            print(&Finding { level: Level::Bad, what: "connection".to_owned(), says }, printer)?;
+            print(&Finding { level: Level::Bad, what: "connection".to_owned(), says }, 0, printer)?;
             return Ok(NO);
         }
     };
@@ -33,14 +33,16 @@ pub(crate) async fn run(store: &StoreArgs, printer: &Printer) -> Result<u8, Fail
     let findings = client.examine().await;
     guarded::close(&client).await;
     let findings = findings?;
+    let width = findings.iter().map(|finding| finding.what.chars().count()).max().unwrap_or(0);
     for finding in &findings {
-        print(finding, printer)?;
+        print(finding, width, printer)?;
     }
     let worst = findings.iter().map(|finding| finding.level).max();
     Ok(if worst == Some(Level::Bad) { NO } else { 0 })
 }
 
-fn print(finding: &Finding, printer: &Printer) -> Result<(), Failure> {
+/// `width` is that of the widest `what`.
+fn print(finding: &Finding, width: usize, printer: &Printer) -> Result<(), Failure> {
     #[derive(Serialize)]
     struct Line<'a> {
         level: &'static str,
@@ -56,7 +58,8 @@ fn print(finding: &Finding, printer: &Printer) -> Result<(), Failure> {
     if printer.json {
         printer.object(&Line { level, what, says })?;
     } else if printer.terminal {
-        printer.line(format!("{} {} {}", printer.paint(style, mark), clean(what), printer.paint(DIM, clean(says))))?;
+        let (mark, what) = (printer.paint(style, mark), clean(what));
+        printer.line(format!("{mark} {what:width$}  {}", printer.paint(DIM, clean(says))))?;
     } else {
         printer.line(format!("{level}\t{}\t{}", clean(what), clean(says)))?;
     }

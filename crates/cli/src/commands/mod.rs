@@ -17,6 +17,7 @@ use crate::cli::{Cli, Command};
 use crate::failure::Failure;
 use crate::guarded;
 use crate::print::Printer;
+use crate::quit::until_quit;
 use crate::store::StoreArgs;
 
 /// Does what the command line says; gives the exit code.
@@ -41,10 +42,10 @@ async fn look_at(command: Command, store: &StoreArgs, printer: &Printer) -> Resu
     let code = match command {
         Command::Ls(args) => args.run(&client, printer).await,
         Command::Show(args) => args.run(&client, printer).await,
-        Command::Watch(args) => args.run(&client, printer).await,
+        Command::Watch(args) => until_quit(&client, args.run(&client, printer)).await,
         Command::Ask(args) => args.run(&client, printer).await,
         Command::Break(args) => args.run(&client, printer).await,
-        Command::Elect(args) => args.observe(&client, printer).await,
+        Command::Elect(args) => until_quit(&client, args.observe(&client, printer)).await,
         _ => unreachable!("dispatch does the others"),
     };
     guarded::close(&client).await;

@@ -14,11 +14,8 @@ mod lock;
 mod wait;
 
 use std::ffi::OsString;
-use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-use rustix::process::Signal;
 use tenure::{Client, ErrorKind, Guard, LockName};
 
 pub(crate) use self::args::HoldArgs;
@@ -28,9 +25,10 @@ use self::events::{Event, Teller};
 use self::lease::Lease;
 use self::lock::Lock;
 use self::wait::Waited;
-use crate::child::{self, Child, Ending, OnLost, Order, Outcome, Signals};
+use crate::child::{self, Child, OnLost, Order, Outcome, Signals};
 use crate::failure::{Failure, LOST};
 use crate::print::{Printer, wall_ms};
+use crate::quit;
 use crate::store::{Source, StoreArgs};
 
 /// A command to run under a lock.
@@ -78,7 +76,7 @@ impl Job<'_> {
                 teller.tell(Event::Busy { wait_ms: self.hold.wait_ms(), view: view.as_ref() });
                 return Ok(End::Code(self.hold.conflict_exit_code));
             }
-            Ok(Waited::Quit(signal)) => return Ok(End::Command(given_up(signal))),
+            Ok(Waited::Quit(signal)) => return Ok(End::Command(quit::outcome(signal))),
             Err(error) => return Err(lock::explain(client, error).await),
         };
         let ended = self.supervise(&guard, client, source, signals, &teller).await;
@@ -129,14 +127,6 @@ enum End {
     Code(u8),
     /// As the command did.
     Command(Outcome),
-}
-
-/// How we end when a signal came while we waited: as a command would have that it ended.
-fn given_up(signal: Signal) -> Outcome {
-    let ours = |fd: BorrowedFd<'_>| rustix::termios::tcgetpgrp(fd) == Ok(rustix::process::getpgrp());
-    let at_the_keyboard = ours(io::stdin().as_fd()) || ours(io::stderr().as_fd());
-    let interrupted = signal == Signal::INT && at_the_keyboard;
-    Outcome { ending: Ending::Signaled(signal.as_raw()), stopped_for_loss: false, interrupted }
 }
 
 /// Tells everything that happens to the hold, for ever.

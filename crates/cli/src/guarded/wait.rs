@@ -8,8 +8,8 @@ use tenure::{Client, Guard, Result, View, Wait};
 use super::events::{Event, Teller};
 use super::lock::Lock;
 use crate::child::Signals;
+use crate::duration;
 use crate::print::{LiveLine, holder};
-use crate::{duration, print};
 
 /// What came of it.
 pub(super) enum Waited {
@@ -81,7 +81,7 @@ fn describe(view: &View, waited: Duration) -> String {
         Some(ahead) => text.push_str(&format!(" · {ahead} ahead")),
         None => {}
     }
-    text.push_str(&format!(" · {}", duration::show(Duration::from_secs(waited.as_secs()))));
+    text.push_str(&format!(" · {}", duration::show_seconds(waited)));
     text
 }
 
@@ -95,7 +95,7 @@ pub(super) fn in_the_way(view: &View) -> Option<String> {
     Some(if first.closing {
         format!("closed for another {} by {}", duration::show(first.expires_in), holder(first))
     } else {
-        format!("held by {}{others} for {}", print::holder(first), duration::show(first.held_for))
+        format!("held by {}{others} for {}", holder(first), duration::show_seconds(first.held_for))
     })
 }
 

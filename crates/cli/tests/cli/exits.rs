@@ -134,8 +134,7 @@ fn events_are_json_one_a_line() {
     let holder = store.hold(&["x"]);
     let mut waiter = store.start(["run", "--json", "x", "--", "sh", "-c", "echo in; cat >/dev/null; exit 3"]);
     crate::support::eventually("it stands in line", || store.view("x")["line"].as_array().unwrap().len() == 1);
-    // Until the waiting was told; it is, soon after.
-    assert!(waiter.says_nothing_for(Duration::from_millis(400)));
+    waiter.expect_on_stderr("\"waiting\"");
     holder.end();
     waiter.expect_line("in");
     assert!(waiter.is_running());

@@ -6,6 +6,7 @@ use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Output, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -104,7 +105,8 @@ pub(crate) struct Running {
     out: Receiver<Vec<u8>>,
     /// What came and was not asked for yet.
     unread: RefCell<Vec<u8>>,
-    err: Option<thread::JoinHandle<String>>,
+    err: Arc<Mutex<Vec<u8>>>,
+    err_reader: Option<thread::JoinHandle<()>>,
 }
 
 /// How a program ended.
@@ -141,13 +143,16 @@ impl Running {
             }
         });
         let mut stderr = child.stderr.take().unwrap();
-        let err = thread::spawn(move || {
-            let mut text = Vec::new();
-            let _ = stderr.read_to_end(&mut text);
-            String::from_utf8_lossy(&text).into_owned()
+        let err = Arc::new(Mutex::new(Vec::new()));
+        let sink = Arc::clone(&err);
+        let err_reader = thread::spawn(move || {
+            let mut buffer = [0; 4096];
+            while let Ok(read @ 1..) = stderr.read(&mut buffer) {
+                sink.lock().unwrap().extend(&buffer[..read]);
+            }
         });
         let stdin = child.stdin.take();
-        Running { child, stdin, out, unread: RefCell::default(), err: Some(err) }
+        Running { child, stdin, out, unread: RefCell::default(), err, err_reader: Some(err_reader) }
     }
 
     pub(crate) fn pid(&self) -> Pid {
@@ -194,6 +199,15 @@ impl Running {
         self.unread.borrow().is_empty() && matches!(self.out.recv_timeout(patience), Err(RecvTimeoutError::Timeout))
     }
 
+    fn said_on_stderr(&self) -> String {
+        String::from_utf8_lossy(&self.err.lock().unwrap()).into_owned()
+    }
+
+    /// Waits until it has said this on stderr.
+    pub(crate) fn expect_on_stderr(&self, text: &str) {
+        eventually(&format!("it says {text}"), || self.said_on_stderr().contains(text));
+    }
+
     pub(crate) fn is_running(&mut self) -> bool {
         self.child.try_wait().unwrap().is_none()
     }
@@ -221,7 +235,8 @@ impl Running {
             status = self.child.try_wait().unwrap();
             status.is_some()
         });
-        let stderr = self.err.take().unwrap().join().unwrap();
+        self.err_reader.take().unwrap().join().unwrap();
+        let stderr = self.said_on_stderr();
         let mut stdout = std::mem::take(&mut *self.unread.borrow_mut());
         stdout.extend(self.out.iter().flatten());
         let stdout = String::from_utf8_lossy(&stdout).into_owned();
