@@ -212,7 +212,8 @@ fn connection(path: &Path, flags: OpenFlags) -> rusqlite::Result<Connection> {
 }
 
 fn configure(connection: &Connection) -> rusqlite::Result<()> {
-    connection.execute_batch("PRAGMA synchronous = NORMAL; PRAGMA temp_store = MEMORY;")
+    // A burst may make the log long; it need not stay so.
+    connection.execute_batch("PRAGMA synchronous = NORMAL; PRAGMA temp_store = MEMORY; PRAGMA journal_size_limit = 8388608;")
 }
 
 fn use_wal(connection: &Connection) -> rusqlite::Result<()> {
@@ -323,4 +324,32 @@ pub(crate) fn boot_id() -> Result<String> {
             .with_source(error)
             .with_hint(format!("{path} must be readable: it is how holds from before a restart are told apart"))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn file_systems_that_others_may_share_are_known() {
+        // NFS, SMB2, 9p, Ceph, FUSE; ext4, tmpfs, overlayfs, XFS, btrfs.
+        for shared in [0x6969, 0xfe53_4d42, 0x0102_1997, 0x00c3_6400, 0x6573_5546] {
+            assert!(network_file_system(shared).is_some(), "{shared:x}");
+        }
+        for local in [0xef53, 0x0102_1994, 0x794c_7630, 0x5846_5342, 0x9123_683e] {
+            assert!(network_file_system(local).is_none(), "{local:x}");
+        }
+    }
+
+    #[test]
+    fn a_mark_is_ours_or_empty_or_foreign() {
+        let mark = |application, format, tables| Mark { application, format, tables }.is_ours(Path::new("/x"));
+        assert!(mark(APPLICATION_ID, FORMAT, 5).unwrap());
+        assert!(!mark(0, 0, 0).unwrap());
+        for (application, format, tables) in
+            [(APPLICATION_ID, FORMAT + 1, 5), (0, 0, 1), (0, 3, 0), (7, 0, 0), (7, FORMAT, 5)]
+        {
+            assert!(mark(application, format, tables).is_err());
+        }
+    }
 }

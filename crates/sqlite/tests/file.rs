@@ -118,6 +118,27 @@ async fn a_garbled_record_is_an_error_for_its_name_alone() {
 }
 
 #[tokio::test]
+async fn damaged_pages_are_an_error_that_says_so() {
+    let place = Place::new();
+    let client = place.client();
+    for number in 0..200 {
+        client.mutex(format!("name {number}")).unwrap().lock().await.unwrap().release().await.unwrap();
+    }
+    drop(client);
+    place.raw().query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).unwrap();
+    let mut bytes = std::fs::read(place.path()).unwrap();
+    bytes[4096..].fill(0xa5);
+    std::fs::write(place.path(), &bytes).unwrap();
+    let says = match open(&place.path()) {
+        Err(error) => error,
+        Ok(sqlite) => Client::new(sqlite).unwrap().mutex("name 7").unwrap().try_lock().await.unwrap_err(),
+    };
+    assert_eq!(says.kind(), ErrorKind::Backend);
+    assert!(says.to_string().contains("corrupt") && says.hint().is_some_and(|hint| hint.contains("-wal")), "{says}");
+    assert!(std::fs::read(place.path()).unwrap() == bytes, "nothing was changed");
+}
+
+#[tokio::test]
 async fn a_record_that_contradicts_itself_is_an_error_and_can_be_broken() {
     let place = Place::new();
     let client = place.client();
