@@ -11,6 +11,8 @@ use super::{order::Outcome, shim};
 /// us. Without more, `for f in *; do tenure run x -- work "$f"; done` could not be interrupted, as a
 /// shell leaves the loop only if its job *died of* SIGINT. So in that one case our group gets the
 /// signal late, and we die of it; `$?` is 130 either way. In all other cases it is the code.
+///
+/// No destructor runs, so release the lock first.
 pub(crate) fn leave(outcome: Outcome) -> ! {
     if outcome.interrupted
         && let Ok(mut interrupt) = shim::interrupt_command()

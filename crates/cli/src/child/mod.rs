@@ -24,7 +24,7 @@
 //! Several things must happen between `fork` and `exec`, or in a process with other signal
 //! dispositions than ours. `pre_exec` and `sigaction` are `unsafe`, and this workspace forbids it.
 //! So `tenure` starts itself under the hidden first argument [`ENTRY`] and does them there, in safe
-//! code. `main` must hand over to [`shim`] before it parses anything.
+//! code. `main` must hand over to [`shim()`] before it parses anything.
 //!
 //! # Limits, stated
 //!
@@ -47,7 +47,7 @@ mod tree;
 mod warden;
 
 pub(crate) use self::leave::leave;
-pub(crate) use self::order::{Ending, OnLost, Order, Stop};
+pub(crate) use self::order::{Ending, OnLost, Order, Outcome, Stop};
 pub(crate) use self::shim::{ENTRY, shim};
 pub(crate) use self::signals::Signals;
 pub(crate) use self::start::Child;

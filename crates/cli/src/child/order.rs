@@ -62,7 +62,7 @@ pub(crate) struct Outcome {
     pub(crate) ending: Ending,
     /// Whether we ended it because its lock was lost.
     pub(crate) stopped_for_loss: bool,
-    /// Whether Ctrl-C ended it while it had the terminal; see [`leave`](super::leave).
+    /// Whether Ctrl-C ended it while it had the terminal; see [`leave`](super::leave()).
     pub(crate) interrupted: bool,
 }
 

@@ -5,7 +5,7 @@
 //! that both ends of it stand on one page.
 
 use std::ffi::{OsStr, OsString};
-use std::io::{self, ErrorKind, Read};
+use std::io::{self, BufRead, ErrorKind, Read};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, exit};
 
@@ -25,19 +25,17 @@ pub(crate) fn shim(args: impl IntoIterator<Item = OsString>) -> ! {
     match verb.to_str() {
         Some(EXEC) => exec(args),
         Some(TERMINAL) => take_terminal(args),
-        Some(WARDEN) => warden(args),
+        Some(WARDEN) => warden(),
         Some(INTERRUPT) => interrupt(),
         _ => misuse(),
     }
 }
 
-/// A command that becomes the one in `order`; with `gate`, it stops itself first and waits for
-/// SIGCONT.
-pub(super) fn exec_command(order: &Order, gate: bool) -> io::Result<Command> {
+/// A command that becomes the one in `order`: it stops itself first, and goes on at SIGCONT.
+pub(super) fn exec_command(order: &Order) -> io::Result<Command> {
     let mut command = helper(EXEC)?;
     command
         .arg(getpid().as_raw_nonzero().to_string())
-        .arg(if gate { GATE } else { GO })
         .arg(&order.program)
         .args(&order.args)
         .envs(order.env.iter().map(|(name, value)| (name, value)));
@@ -46,7 +44,6 @@ pub(super) fn exec_command(order: &Order, gate: bool) -> io::Result<Command> {
 
 fn exec(mut args: impl Iterator<Item = OsString>) -> ! {
     let parent = parse_pid(args.next());
-    let gate = args.next();
     let Some(program) = args.next() else { misuse() };
     // From here on, our supervisor cannot die without us. It is kept across `exec`.
     #[cfg(target_os = "linux")]
@@ -57,10 +54,8 @@ fn exec(mut args: impl Iterator<Item = OsString>) -> ! {
     if getppid() != Some(parent) {
         exit(128 + Signal::KILL.as_raw());
     }
-    if gate.as_deref() == Some(OsStr::new(GATE)) {
-        // The supervisor gives us the terminal while we stand still, and then continues us.
-        let _ = kill_process(getpid(), Signal::STOP);
-    }
+    // The supervisor puts everything in place while we stand still, and then continues us.
+    let _ = kill_process(getpid(), Signal::STOP);
     // Besides replacing the program, std empties the signal mask and gives SIGPIPE, which its
     // runtime ignores, its default back. Handlers vanish by themselves.
     let error = Command::new(&program).args(args).exec();
@@ -79,17 +74,24 @@ fn take_terminal(mut args: impl Iterator<Item = OsString>) -> ! {
     exit(i32::from(done.is_err()));
 }
 
-/// A command that kills `group` when its standard input ends without a word of farewell.
-pub(super) fn warden_command(group: Pid) -> io::Result<Command> {
+/// A command that reads the number of a process group from its standard input, and kills that group
+/// if the input then ends without a word of farewell.
+pub(super) fn warden_command() -> io::Result<Command> {
     let mut command = helper(WARDEN)?;
     // It must not keep a file system busy that the user wants to unmount.
-    command.arg(group.as_raw_nonzero().to_string()).current_dir("/");
+    command.current_dir("/");
     Ok(command)
 }
 
-fn warden(mut args: impl Iterator<Item = OsString>) -> ! {
-    let group = parse_pid(args.next());
-    let farewell = io::stdin().read_exact(&mut [0]);
+fn warden() -> ! {
+    let mut input = io::stdin().lock();
+    let mut group = String::new();
+    if input.read_line(&mut group).is_err() || !group.ends_with('\n') {
+        // The supervisor ended before there was a command.
+        exit(0);
+    }
+    let group = parse_pid(Some(group.trim_end().into()));
+    let farewell = input.read_exact(&mut [0]);
     if farewell.is_err() {
         let _ = kill_process_group(group, Signal::KILL);
     }
@@ -157,8 +159,6 @@ const EXEC: &str = "exec";
 const TERMINAL: &str = "terminal";
 const WARDEN: &str = "warden";
 const INTERRUPT: &str = "interrupt";
-const GATE: &str = "gate";
-const GO: &str = "go";
 
 #[cfg(test)]
 mod tests {
@@ -184,10 +184,10 @@ mod tests {
             env: vec![("A".into(), "b".into())],
             grace: std::time::Duration::ZERO,
         };
-        let command = exec_command(&order, true).unwrap();
+        let command = exec_command(&order).unwrap();
         let args: Vec<_> = command.get_args().collect();
         assert_eq!(args[..2], [ENTRY, EXEC]);
-        assert_eq!(args[3..], [GATE, "sh", "-c", "--", ""]);
+        assert_eq!(args[3..], ["sh", "-c", "--", ""]);
         assert_eq!(command.get_envs().count(), 1);
     }
 }

@@ -29,7 +29,7 @@ pub(crate) struct Child {
     /// The terminal, if this process has one.
     pub(super) terminal: Option<Terminal>,
     /// Kills the group should we be killed.
-    pub(super) warden: Option<Warden>,
+    pub(super) warden: Warden,
     /// When everything gets SIGKILL, if that is settled.
     pub(super) kill_at: Option<Instant>,
     /// How the command ended, once it has. What it started may live on.
@@ -50,36 +50,35 @@ impl Child {
     /// started it ends, so that thread must be one that lives as long as the process.
     pub(crate) fn start(order: &Order) -> io::Result<Self> {
         tree::adopt_orphans()?;
-        let gate = lend_at_once();
-        let process = shim::exec_command(order, gate)?.process_group(0).spawn()?;
+        // Before the command, so that there is no moment at which it runs unguarded.
+        let warden = Warden::post()?;
+        let process = shim::exec_command(order)?.process_group(0).spawn()?;
         let leader = Pid::from_child(&process);
         let mut child = Self {
             leader,
             grace: order.grace,
             terminal: Terminal::open(leader),
-            warden: None,
+            warden,
             kill_at: None,
             ended: None,
             interrupted: false,
             gone: false,
         };
         // From here on `child` cleans up when anything fails.
-        child.warden = Some(Warden::post(leader)?);
-        if gate {
-            child.open_gate()?;
-        }
+        child.warden.guard(leader)?;
+        child.let_go()?;
         Ok(child)
     }
 
-    /// Gives the terminal to the command, which waits for it, and lets the command go.
-    fn open_gate(&mut self) -> io::Result<()> {
+    /// Gives the terminal to the command, which stands still until then, and lets it go.
+    fn let_go(&mut self) -> io::Result<()> {
         // If it ended instead, `supervise` will find that out; so only a stop is taken here.
-        let leader = WaitId::Pid(self.leader);
-        let either = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
-        retry_on_intr(|| waitid(leader.clone(), either))?;
-        let stop = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
-        retry_on_intr(|| waitid(leader.clone(), stop))?;
-        if let Some(terminal) = &mut self.terminal {
+        let news = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+        retry_on_intr(|| waitid(WaitId::Pid(self.leader), news))?;
+        self.take_stop();
+        if let Some(terminal) = &mut self.terminal
+            && lend_at_once()
+        {
             terminal.lend();
         }
         signal_group(self.leader, Signal::CONT);

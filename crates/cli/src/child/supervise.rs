@@ -41,6 +41,9 @@ impl Child {
     ///   before the signal that continued us is, and so a command whose lease ended meanwhile is not
     ///   set running again first.
     ///
+    /// Everything below this process counts as started by the command, and is reaped and ended as such:
+    /// the caller must have no other children meanwhile.
+    ///
     /// # Cancel safety
     ///
     /// Cancelling drops the [`Child`], which kills the command at once, without grace.
@@ -82,19 +85,29 @@ impl Child {
         if let Some(ending) = self.ended {
             return Ok(Look::Ended(ending));
         }
-        let leader = WaitId::Pid(self.leader);
-        // Not reaped by this, so that its number stays taken; see `Child::leader`.
-        let exit = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-        if let Some(status) = waitid(leader.clone(), exit)? {
-            let by_itself = status.exit_status().map(Ending::Exited);
-            let by_signal = status.terminating_signal().map(Ending::Signaled);
-            let ending =
-                by_itself.or(by_signal).ok_or_else(|| io::Error::other("the command ended, but waitid cannot say how"))?;
-            self.note_end(ending);
-            return Ok(Look::Ended(ending));
+        // One question for both, and nothing is reaped by it, so that the command's number stays
+        // taken; see `Child::leader`.
+        let news = WaitIdOptions::EXITED | WaitIdOptions::STOPPED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        let Some(status) = waitid(WaitId::Pid(self.leader), news)? else {
+            return Ok(Look::Runs);
+        };
+        if let Some(by) = status.stopping_signal() {
+            self.take_stop();
+            return Ok(Look::Stopped(by));
         }
-        let stop = waitid(leader, WaitIdOptions::STOPPED | WaitIdOptions::NOHANG)?;
-        Ok(stop.and_then(|status| status.stopping_signal()).map_or(Look::Runs, Look::Stopped))
+        let by_itself = status.exit_status().map(Ending::Exited);
+        let by_signal = status.terminating_signal().map(Ending::Signaled);
+        let ending =
+            by_itself.or(by_signal).ok_or_else(|| io::Error::other("the command ended, but waitid cannot say how"))?;
+        self.note_end(ending);
+        Ok(Look::Ended(ending))
+    }
+
+    /// Takes the news that the command stopped, so that it is told once.
+    pub(super) fn take_stop(&self) {
+        // If it was killed since, the kernel answers `ECHILD`, having no stopped child to offer. The
+        // death is news of its own and will be seen next.
+        let _ = waitid(WaitId::Pid(self.leader), WaitIdOptions::STOPPED | WaitIdOptions::NOHANG);
     }
 
     /// The command is over: what must happen before anything is reaped.
@@ -212,7 +225,7 @@ impl Child {
     fn signal_all(&self, signal: Signal) {
         signal_group(self.leader, signal);
         for pid in tree::descendants() {
-            if Some(pid) != self.warden_pid() && tree::group_of(pid) != Some(self.leader) {
+            if pid != self.warden.pid() && tree::group_of(pid) != Some(self.leader) {
                 let _ = kill_process(pid, signal);
             }
         }
@@ -222,7 +235,7 @@ impl Child {
     pub(super) fn left_behind(&self) -> bool {
         let living = tree::children()
             .into_iter()
-            .filter(|&pid| pid != self.leader && Some(pid) != self.warden_pid())
+            .filter(|&pid| pid != self.leader && pid != self.warden.pid())
             .filter(|&pid| matches!(waitpid(Some(pid), WaitOptions::NOHANG), Ok(None)))
             // Not `any`, which would stop at the first and leave the others unreaped.
             .count();
@@ -232,17 +245,13 @@ impl Child {
     /// Reaps the command, which ended, and dismisses its warden.
     pub(super) fn bury(&mut self) {
         self.reap_leader();
-        self.warden = None;
+        self.warden.dismiss();
         self.gone = true;
     }
 
     fn reap_leader(&self) {
         // An error says that it was reaped before.
         let _ = waitpid(Some(self.leader), WaitOptions::NOHANG);
-    }
-
-    fn warden_pid(&self) -> Option<Pid> {
-        self.warden.as_ref().map(|warden| warden.pid())
     }
 
     /// When to look again even if nothing is reported.

@@ -119,7 +119,7 @@ impl Terminal {
 /// want the terminal as well. Then it is lent when the command first asks for it, by stopping with
 /// SIGTTIN or SIGTTOU.
 pub(super) fn lend_at_once() -> bool {
-    io::stdin().is_terminal() && io::stdout().is_terminal() && open_tty().is_ok_and(|tty| tcgetpgrp(tty) == Ok(getpgrp()))
+    io::stdin().is_terminal() && io::stdout().is_terminal()
 }
 
 /// Whether no shell above us would notice that we stopped, and continue us.

@@ -6,9 +6,8 @@
 //! dead, and it kills the command's whole process group.
 
 use std::io::{self, Write};
-use std::process::{Child, Stdio};
-
 use std::os::unix::process::CommandExt;
+use std::process::{Child, Stdio};
 
 use rustix::process::Pid;
 
@@ -21,9 +20,9 @@ pub(super) struct Warden {
 }
 
 impl Warden {
-    /// Posts a warden for `group`.
-    pub(super) fn post(group: Pid) -> io::Result<Self> {
-        let process = shim::warden_command(group)?
+    /// Posts a warden, which has nothing to guard yet.
+    pub(super) fn post() -> io::Result<Self> {
+        let process = shim::warden_command()?
             // Its own group, so that Ctrl-C and signals to ours or the command's pass it by.
             .process_group(0)
             .stdin(Stdio::piped())
@@ -34,15 +33,21 @@ impl Warden {
         Ok(Self { process })
     }
 
+    /// Tells it what to guard. What is written stays in the pipe, even if we die next.
+    pub(super) fn guard(&mut self, group: Pid) -> io::Result<()> {
+        let Some(pipe) = &mut self.process.stdin else {
+            return Ok(());
+        };
+        pipe.write_all(format!("{}\n", group.as_raw_nonzero()).as_bytes())
+    }
+
     /// Its process id, to tell it from the command's descendants.
     pub(super) fn pid(&self) -> Pid {
         Pid::from_child(&self.process)
     }
-}
 
-impl Drop for Warden {
-    /// Dismisses it: whoever drops it has seen the end of the command.
-    fn drop(&mut self) {
+    /// Dismisses it: whoever does so has seen the end of the command.
+    pub(super) fn dismiss(&mut self) {
         // If the farewell cannot be said, it is because the warden is gone already; killing it then
         // does nothing, and otherwise saves the time it would take to read.
         if let Some(mut pipe) = self.process.stdin.take() {
@@ -50,5 +55,12 @@ impl Drop for Warden {
         }
         let _ = self.process.kill();
         let _ = self.process.wait();
+    }
+}
+
+impl Drop for Warden {
+    /// For the start that failed half-way; otherwise it has been dismissed, and twice does no harm.
+    fn drop(&mut self) {
+        self.dismiss();
     }
 }
