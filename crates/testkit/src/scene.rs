@@ -85,6 +85,22 @@ impl<H: Harness> Scene<H> {
         }
         eventually_async("nothing is left in the store", async || self.residue().await == 0).await;
     }
+
+    /// The same for what a dead process or time alone has ended: a store without a server is cleaned by whoever uses it,
+    /// so somebody comes by now and then.
+    pub async fn leaves_nothing_in_the_end(&self, clients: impl IntoIterator<Item = Client>) {
+        for client in clients {
+            client.close().await.expect("a client can be closed");
+        }
+        let visited = async || {
+            let visitor = self.client().await;
+            let held = visitor.mutex("visitor").expect("every store has a mutex").lock().await.expect("the store works");
+            held.release().await.expect("the store works");
+            visitor.close().await.expect("a client can be closed");
+            self.residue().await == 0
+        };
+        eventually_async("nothing is left in the store, though somebody comes by", visited).await;
+    }
 }
 
 /// What a case needs of a store. A store that lacks it must say so itself: then *that* is what the case asserts.

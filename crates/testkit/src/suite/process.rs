@@ -8,7 +8,7 @@ use tenure_core::Instant;
 use super::LONG;
 use crate::history::{History, expect_sound};
 use crate::taker::{Order, Reply, Wanted};
-use crate::{Harness, Scene, Shape, eventually_async, in_time};
+use crate::{Harness, Scene, Shape, in_time};
 
 /// The ttl of holders that are going to be killed.
 const TTL: Duration = Duration::from_secs(2);
@@ -26,7 +26,7 @@ pub async fn a_killed_holder_is_replaced<H: Harness>(scene: &Scene<H>) {
     let held = in_time("the waiter is let in", waiting).await.unwrap().unwrap();
     assert!(held.token().get() > token);
     held.release().await.unwrap();
-    scene.leaves_nothing([client]).await;
+    scene.leaves_nothing_in_the_end([client]).await;
 }
 
 /// F20: a waiter that was killed at the head of the line does not hold up those behind it.
@@ -42,7 +42,7 @@ pub async fn a_killed_waiter_is_skipped<H: Harness>(scene: &Scene<H>) {
     taker.kill();
     held.release().await.unwrap();
     in_time("the live waiter is let in", waiting).await.unwrap().unwrap().release().await.unwrap();
-    scene.leaves_nothing([client]).await;
+    scene.leaves_nothing_in_the_end([client]).await;
 }
 
 /// F20: fifty wait in ten processes, and the first two are killed; the rest are served, in order.
@@ -156,7 +156,7 @@ pub async fn an_exit_without_release_costs_no_more_than_the_ttl<H: Harness>(scen
     in_time("the lock is free", client.mutex("x").unwrap().lock()).await.unwrap().release().await.unwrap();
     // A renewal may have been sent just before; beyond that only the machine's own slowness counts.
     assert!(Instant::now().since(left) < TTL * 2 + Duration::from_secs(5));
-    eventually_async("nothing is left", async || scene.residue().await == 0).await;
+    scene.leaves_nothing_in_the_end([client]).await;
 }
 
 /// A file that goes with the test.

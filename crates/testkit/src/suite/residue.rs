@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 
 use super::LONG;
-use crate::{Harness, Options as _, Scene, Shape, eventually_async, in_time};
+use crate::{Harness, Options as _, Scene, Shape, in_time};
 
 /// F46: thousands of names, each used and let go of, leave nothing.
 pub async fn thousands_of_names<H: Harness>(scene: &Scene<H>) {
@@ -49,11 +49,7 @@ pub async fn what_only_time_ends<H: Harness>(scene: &Scene<H>) {
         let mutex = one.mutex(format!("x{n}")).unwrap().ttl(Duration::from_millis(100)).unwrap().keep(false);
         std::mem::forget(mutex.lock().await.unwrap()); // as if its process had stopped
     }
-    let used = async || {
-        other.mutex("another").unwrap().lock().await.unwrap().release().await.unwrap();
-        scene.residue().await == 0
-    };
-    eventually_async("nothing is left in the store", used).await;
+    scene.leaves_nothing_in_the_end([other]).await;
 }
 
 /// Asks that are refused leave nothing: mismatches, impossible numbers.
