@@ -275,10 +275,10 @@ pub(crate) fn lives(pid: Pid) -> bool {
     test_kill_process(pid).is_ok() && !matches!(state, Some(Some('Z' | 'X')))
 }
 
-/// Whether a process stands still.
+/// Whether a process stands still after a SIGSTOP to its group: stopped, or waiting in `vfork` for a child that is.
 pub(crate) fn is_stopped(pid: Pid) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
-    stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('T'))
+    stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with(['T', 'D']))
 }
 
 pub(crate) fn signal_group(group: Pid, signal: Signal) {
