@@ -12,8 +12,8 @@ use std::time::Duration;
 use tenure_core::backend::{Abilities, BoxFuture, Fencing, Finding, Liveness, Reach, Waiting};
 use tenure_core::record::ClientKey;
 use tenure_core::{
-    Ask, Backend, Claim, ClaimId, Clock, Error, ErrorKind, Grant, Instant, Kind, LockName, MIN_TTL, Mode, News, Renewal, Result,
-    Token, View, Wait, margin,
+    Ask, Backend, Claim, ClaimId, Clock, Error, ErrorKind, Grant, Instant, Kind, LockName, MIN_TTL, Mode, News, Renewal,
+    Result, Token, View, Wait, margin,
 };
 use tokio::sync::Notify;
 
@@ -265,7 +265,8 @@ impl Backend for SimBackend {
     fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a LockName>, limit: usize) -> BoxFuture<'a, Result<Vec<View>>> {
         Box::pin(async move {
             let Reply::List(views) = self.call(Request::List).await? else { return self.unexpected() };
-            let wanted = |view: &View| view.name.as_str().starts_with(prefix) && after.is_none_or(|after| view.name > *after);
+            let wanted =
+                |view: &View| view.name.as_str().starts_with(prefix) && after.is_none_or(|after| view.name > *after);
             Ok(views.into_iter().filter(wanted).take(limit).collect())
         })
     }

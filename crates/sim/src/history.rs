@@ -108,8 +108,8 @@ pub(crate) enum Event {
     Renewed { claim: ClaimIx, name: NameIx, held: bool },
     /// The store ended a claim.
     Ends { claim: ClaimIx, name: NameIx },
-    /// The store changed a hold's mode; no token: it could not.
-    Converted { claim: ClaimIx, name: NameIx, to: Mode, token: Option<Token> },
+    /// The store did a client's conversion of this number; no token: it could not.
+    Converted { claim: ClaimIx, name: NameIx, number: u64, to: Mode, token: Option<Token> },
     /// A backend told its client that nothing came of the claim and nothing is left of it.
     NothingLeft { claim: ClaimIx },
 

@@ -127,7 +127,16 @@ impl Plan {
 
 /// One to three names, so that there is a crowd at each.
 fn names(rng: &mut Rng) -> Vec<Name> {
-    let kinds = [Kind::Mutex, Kind::Mutex, Kind::FairMutex, Kind::RwLock, Kind::RwLock, Kind::Semaphore, Kind::Semaphore, Kind::Election];
+    let kinds = [
+        Kind::Mutex,
+        Kind::Mutex,
+        Kind::FairMutex,
+        Kind::RwLock,
+        Kind::RwLock,
+        Kind::Semaphore,
+        Kind::Semaphore,
+        Kind::Election,
+    ];
     let count = rng.pick(&[1, 1, 2, 3]);
     let name = |place: u64| {
         let kind = rng.pick(&kinds);

@@ -69,7 +69,15 @@ pub fn run(seed: u64, mutant: Option<Mutant>) -> Run {
     drop(lived); // a panic of the run itself is among those
     let history = std::mem::take(&mut state.history);
     violations.extend(check::check(&history, &world.plan));
-    Run { seed, hash: history.hash(), events: history.events.len(), holds: history.holds(), violations, history, plan: world.plan.clone() }
+    Run {
+        seed,
+        hash: history.hash(),
+        events: history.events.len(),
+        holds: history.holds(),
+        violations,
+        history,
+        plan: world.plan.clone(),
+    }
 }
 
 /// The world's life.
@@ -85,7 +93,8 @@ async fn live(seed: u64, world: Arc<World>) {
             let worker = Worker { world: Arc::clone(&world), client: client.clone(), who, ahead, rng };
             mine.push(tasks.spawn(world.of_client(number, worker.work())));
         }
-        let elections = (0..world.plan.names.len()).filter(|name| number == 1 && world.plan.names[*name].kind == Kind::Election);
+        let elections =
+            (0..world.plan.names.len()).filter(|name| number == 1 && world.plan.names[*name].kind == Kind::Election);
         for name in elections {
             let who = Who { client: number, task: u32::MAX };
             tokio::spawn(observe(Arc::clone(&world), client.clone(), who, name));
@@ -117,7 +126,11 @@ async fn trouble(world: &Arc<World>, clients: &BTreeMap<u64, Vec<AbortHandle>>) 
         match mishap {
             Mishap::Cut => world.fault(Fault::Cut(client)),
             Mishap::Isolate | Mishap::Freeze => {
-                world.fault(if mishap == Mishap::Freeze { Fault::Frozen(client, lasts) } else { Fault::Isolated(client, lasts) });
+                world.fault(if mishap == Mishap::Freeze {
+                    Fault::Frozen(client, lasts)
+                } else {
+                    Fault::Isolated(client, lasts)
+                });
                 tokio::time::sleep(lasts).await;
                 world.recover(client);
             }

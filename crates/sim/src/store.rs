@@ -128,7 +128,8 @@ impl SimStore {
                 Reply::Count(told.len())
             }
             Request::Break { name, only } => {
-                let broken = self.verb(name, at, log, |record, woken| record.break_holds(*only, at, woken)).unwrap_or_default();
+                let broken =
+                    self.verb(name, at, log, |record, woken| record.break_holds(*only, at, woken)).unwrap_or_default();
                 self.pushes.extend(broken.iter().map(|(client, id)| (*client, Push::Lost(*id))));
                 Reply::Count(broken.len())
             }
@@ -220,7 +221,8 @@ impl SimStore {
         log.write(at.now, Event::Heard { claim, name: ix });
         let (alive_until, requeue) = (at.now + self.alive, self.is(Mutant::RequeueOnPoll));
         let touched = self.verb(name, at, log, |record, woken| {
-            let place = record.line.iter().position(|ticket| ticket.id == id && matches!(ticket.stage, Stage::Waiting { .. }));
+            let place =
+                record.line.iter().position(|ticket| ticket.id == id && matches!(ticket.stage, Stage::Waiting { .. }));
             if let Some(ticket) = place.filter(|_| requeue).and_then(|place| record.line.remove(place)) {
                 record.line.push_back(ticket);
             }
@@ -259,12 +261,19 @@ impl SimStore {
 
     fn renew(&mut self, name: &LockName, id: ClaimId, at: Moment, log: &mut History) -> Option<Option<Ask>> {
         let mutant = self.mutant;
-        let mut renewed = self.verb(name, at, log, |record, _| record.renew(id, at).or_else(|| renew_wrongly(record, id, at, mutant)));
-        if let Some((claim, _, expires)) = self.fast.get_mut(name).filter(|(claim, _, expires)| claim.id == id && *expires > at.now) {
+        let mut renewed =
+            self.verb(name, at, log, |record, _| record.renew(id, at).or_else(|| renew_wrongly(record, id, at, mutant)));
+        if let Some((claim, _, expires)) =
+            self.fast.get_mut(name).filter(|(claim, _, expires)| claim.id == id && *expires > at.now)
+        {
             *expires = at.now + claim.ttl + claim.lock_delay;
             renewed = Some(Some(None));
         }
-        let event = Event::Renewed { claim: log.claim(id), name: log.name(name), held: renewed.as_ref().is_some_and(Option::is_some) };
+        let event = Event::Renewed {
+            claim: log.claim(id),
+            name: log.name(name),
+            held: renewed.as_ref().is_some_and(Option::is_some),
+        };
         log.write(at.now, event);
         renewed.flatten()
     }
@@ -289,7 +298,7 @@ impl SimStore {
         {
             *expires = *old;
         }
-        log.write(at.now, Event::Converted { claim, name: ix, to, token });
+        log.write(at.now, Event::Converted { claim, name: ix, number, to, token });
         self.settle(name, &waited, woken, at, log);
         self.converted.insert((id, number), token);
         Reply::Converted(token)
@@ -317,7 +326,8 @@ impl SimStore {
 
     /// What every verb ends with: whoever was let in is told, and an idle record is dropped.
     fn settle(&mut self, name: &LockName, waited: &[ClaimId], woken: Vec<Wake>, at: Moment, log: &mut History) {
-        let here = |id: &ClaimId| self.records.get(name).is_some_and(|record| record.line.iter().any(|ticket| ticket.id == *id));
+        let here =
+            |id: &ClaimId| self.records.get(name).is_some_and(|record| record.line.iter().any(|ticket| ticket.id == *id));
         for forgotten in waited.iter().filter(|id| !here(id)) {
             let event = Event::Forgot { claim: log.claim(*forgotten), name: log.name(name) };
             log.write(at.now, event);
@@ -418,7 +428,13 @@ impl SimStore {
     }
 
     /// [`Mutant::WriterFastPath`].
-    fn ask_on_fast_path(&mut self, claim: &Claim, at: Moment, log: &mut History, answered: impl Fn(Answer) -> Event) -> Option<Reply> {
+    fn ask_on_fast_path(
+        &mut self,
+        claim: &Claim,
+        at: Moment,
+        log: &mut History,
+        answered: impl Fn(Answer) -> Event,
+    ) -> Option<Reply> {
         if !self.is(Mutant::WriterFastPath) || claim.kind != Kind::RwLock || claim.mode != Mode::Exclusive {
             return None;
         }
@@ -448,11 +464,18 @@ impl SimStore {
             store.parked.iter().any(|(claim, ..)| claim.id == id)
                 || store.records.get(name).is_some_and(|record| record.line.iter().any(|ticket| ticket.id == id))
         };
-        while let Some(place) = self.parked.iter().position(|(claim, _, behind)| claim.name == *name && !here(self, *behind)) {
+        while let Some(place) = self.parked.iter().position(|(claim, _, behind)| claim.name == *name && !here(self, *behind))
+        {
             let (claim, client, _) = self.parked.remove(place);
             let record = self.records.entry(name.clone()).or_insert_with(|| Record::new(claim.kind, self.floor));
             match record.ask_for(&claim, client, None, at, &mut Vec::new()) {
-                Ok(Admission::Granted(token)) => self.let_in(name, client, claim.id, token, at, log),
+                Ok(Admission::Granted(token)) => {
+                    // As any grant to a waiter: it stands for the short first ttl.
+                    if let Some(Ticket { stage: Stage::Held { expires, .. }, .. }) = record.line.back_mut() {
+                        *expires = at.now + claim.handover_ttl + claim.lock_delay;
+                    }
+                    self.let_in(name, client, claim.id, token, at, log);
+                }
                 _ => {
                     let behind = record.line.back().map_or(claim.id, |ticket| ticket.id);
                     self.parked.insert(place, (claim, client, behind));

@@ -159,7 +159,11 @@ impl Worker {
         let names = &self.world.plan.names;
         let one = self.rng.range(0, names.len() as u64 - 1) as usize;
         let mutexes = || (0..names.len()).filter(|name| names[*name].kind == Kind::Mutex);
-        if names[one].kind == Kind::Mutex && mutexes().count() > 1 && self.rng.chance(400) { mutexes().collect() } else { vec![one] }
+        if names[one].kind == Kind::Mutex && mutexes().count() > 1 && self.rng.chance(400) {
+            mutexes().collect()
+        } else {
+            vec![one]
+        }
     }
 
     fn name(&self, name: NameIx) -> &Name {
@@ -307,7 +311,9 @@ impl Worker {
                 if held.taken().is_trusted() {
                     self.violation("P12", "a guard that said it was lost says that it is not");
                 }
-                for (hold, until) in held.untils() {
+                // Of several guards, only those that are lost: the others' windows may go on.
+                let lost = held.taken().guards().iter().map(|guard| guard.check().is_err());
+                for ((hold, until), _) in held.untils().zip(lost).filter(|(_, lost)| *lost) {
                     self.world.write(Event::SawLoss { hold, until, listened });
                 }
                 drop(held.end(Ending::Lost));
@@ -324,7 +330,8 @@ impl Worker {
 
     /// A write to the fenced resource, or a conversion. `false` if the hold must go.
     async fn work_a_little(&mut self, held: &mut Held) -> bool {
-        let converts = matches!(&held.taken, Some(Taken::One(guard)) if guard.kind() == Kind::RwLock) && self.rng.chance(350);
+        let converts =
+            matches!(&held.taken, Some(Taken::One(guard)) if guard.kind() == Kind::RwLock) && self.rng.chance(350);
         if converts && !self.convert(held).await {
             return false;
         }

@@ -216,7 +216,11 @@ impl World {
     }
 
     /// Runs a future of a client, which stands still whenever the client does.
-    pub(crate) fn of_client<F: Future>(self: &Arc<Self>, client: ClientKey, work: F) -> impl Future<Output = F::Output> + use<F> {
+    pub(crate) fn of_client<F: Future>(
+        self: &Arc<Self>,
+        client: ClientKey,
+        work: F,
+    ) -> impl Future<Output = F::Output> + use<F> {
         let (world, mut work) = (Arc::clone(self), Box::pin(work));
         std::future::poll_fn(move |context| {
             if world.stops(client, context) {

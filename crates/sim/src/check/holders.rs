@@ -171,7 +171,8 @@ fn losses(holds: &[Hold], history: &History, violations: &mut Vec<String>) {
             Event::Fault(Fault::Jump(lasts)) => Some((*at, *at + lasts)),
             _ => None,
         };
-        let excused = history.events.iter().filter_map(stood_still).any(|(from, to)| from <= told && to + TIMER_STEPS >= told);
+        let excused =
+            history.events.iter().filter_map(stood_still).any(|(from, to)| from <= told && to + TIMER_STEPS >= told);
         // Of a multi-lock only the weakest is lost; the others' windows may go on.
         let late = told > due + TIMER_STEPS;
         if late && !excused {

@@ -1,6 +1,7 @@
 //! What the store answered, replayed: a line of our own per name, made of the answers alone.
 //!
 //! - P2: tokens rise with every grant of a name, through everything, also a restart that forgot all.
+//! - P1 from both sides: no guard is trusted for longer than the store keeps its hold, and none is lost before it must be.
 //! - P4: only a live hold is renewed or converted, and a live hold is not refused.
 //! - P5: whoever asked first is let in first, except on a plain mutex, unless it ended or fell silent.
 //! - P6: nobody is left waiting or turned away who could have been let in at that moment.
@@ -12,7 +13,7 @@ use std::time::Duration;
 
 use tenure_core::{ClaimId, Entry, Instant, Kind, Mode, Token, admit};
 
-use crate::history::{Answer, ClaimIx, Event, Fault, History, Keeps, NameIx, Terms};
+use crate::history::{Answer, ClaimIx, Event, Fault, History, HoldIx, Keeps, NameIx, Terms};
 use crate::plan::Plan;
 
 /// Every grant the store made: when, and how many times it had forgotten everything by then.
@@ -34,6 +35,10 @@ struct Replay {
     last: BTreeMap<NameIx, Token>,
     ended: BTreeSet<ClaimIx>,
     nothing_left: BTreeSet<ClaimIx>,
+    conversions: BTreeSet<(ClaimIx, u64)>,
+    /// What each guard was granted as, and which claim each token went to.
+    holds: BTreeMap<HoldIx, (NameIx, Token)>,
+    claims: BTreeMap<(NameIx, Token), ClaimIx>,
     wipes: u32,
     grants: Grants,
     violations: Vec<String>,
@@ -68,7 +73,18 @@ impl Replay {
             Event::Forgot { claim, name } => self.forgot(at, claim, name),
             Event::Renewed { claim, name, held } => self.renewed(at, claim, name, held),
             Event::Ends { claim, name } => self.ends(at, claim, name),
-            Event::Converted { claim, name, to, token } => self.converted(at, claim, name, to, token),
+            Event::Converted { claim, name, number, to, token } => {
+                if !self.conversions.insert((claim, number)) {
+                    self.complain(at, format!("P15: conversion {number} of claim {claim} was done twice"));
+                }
+                self.converted(at, claim, name, to, token);
+            }
+            Event::Has { hold, name, token, until, .. } => {
+                self.holds.insert(hold, (name, token));
+                self.trusts(at, hold, until);
+            }
+            Event::Ended { hold, until, .. } => self.trusts(at, hold, until),
+            Event::SawLoss { hold, until, .. } if until > at => self.lost_early(at, hold),
             Event::NothingLeft { claim } => {
                 self.nothing_left.insert(claim);
                 if self.lines.values().flatten().any(|place| place.claim == claim && !place.closing) {
@@ -83,6 +99,7 @@ impl Replay {
                 self.lines.clear();
                 self.ended.clear();
                 self.nothing_left.clear();
+                self.conversions.clear(); // what was done once is forgotten too
             }
             _ => {}
         }
@@ -106,7 +123,15 @@ impl Replay {
                     self.complain(at, format!("P6: claim {claim} was kept out of name {name} with room inside"));
                 }
                 if answer == Answer::Queued {
-                    let place = Place { claim, terms, mode: terms.mode, since: at, inside_until: None, token: Token::new(0), closing: false };
+                    let place = Place {
+                        claim,
+                        terms,
+                        mode: terms.mode,
+                        since: at,
+                        inside_until: None,
+                        token: Token::new(0),
+                        closing: false,
+                    };
                     self.lines.entry(name).or_default().push(place);
                     self.has_not_ended(at, claim);
                 }
@@ -129,6 +154,7 @@ impl Replay {
     fn enter(&mut self, at: Instant, claim: ClaimIx, name: NameIx, terms: Terms, token: Token, stands_for: Duration) {
         self.has_not_ended(at, claim);
         self.token(at, name, token);
+        self.claims.insert((name, token), claim);
         let inside_until = Some(at + stands_for + terms.lock_delay);
         let entered = Place { claim, terms, mode: terms.mode, since: at, inside_until, token, closing: false };
         match self.place(name, claim) {
@@ -149,6 +175,37 @@ impl Replay {
         if self.ended.contains(&claim) || self.nothing_left.contains(&claim) {
             self.complain(at, format!("P15: claim {claim} had ended, and was let in or put in line again"));
         }
+    }
+
+    /// A guard says that it may be trusted until then: the store must keep its hold for longer, unless it forgot everything.
+    fn trusts(&mut self, at: Instant, hold: HoldIx, until: Instant) {
+        match self.kept(hold) {
+            Some(Some(place)) => {
+                let kept = place.inside_until.map(|kept| kept - place.terms.lock_delay);
+                if kept.is_none_or(|kept| until > kept) {
+                    self.complain(at, format!("P1: hold {hold} is trusted until {until:?}, and kept until {kept:?}"));
+                }
+            }
+            Some(None) if until > at => {
+                self.complain(at, format!("P1: hold {hold} is trusted, and the store does not have it"))
+            }
+            _ => {}
+        }
+    }
+
+    fn lost_early(&mut self, at: Instant, hold: HoldIx) {
+        if let Some(Some(Place { inside_until: Some(kept), .. })) = self.kept(hold)
+            && kept > at
+        {
+            self.complain(at, format!("P12: hold {hold} was lost, and the store keeps it until {kept:?}"));
+        }
+    }
+
+    /// The place of a guard in our line, if it has one; nothing if the store has forgotten everything since.
+    fn kept(&mut self, hold: HoldIx) -> Option<Option<Place>> {
+        let (name, token) = *self.holds.get(&hold)?;
+        let claim = *self.claims.get(&(name, token))?;
+        (self.grants.get(&(name, token)) == Some(&self.wipes)).then(|| self.place(name, claim).copied())
     }
 
     fn told(&mut self, at: Instant, claim: ClaimIx, name: NameIx, waits: bool) {
