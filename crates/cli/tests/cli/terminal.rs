@@ -100,7 +100,8 @@ fn ctrl_c_while_holding_is_the_command_s() {
     terminal.type_in("echo code=$?.\n");
     terminal.wait_for("code=130.");
     store.assert_empty();
-    terminal.type_in("$TENURE run x -- sh -c 'trap \"echo caught; exit 3\" INT; echo in-again; while :; do sleep 0.05; done'\n");
+    terminal
+        .type_in("$TENURE run x -- sh -c 'trap \"echo caught; exit 3\" INT; echo in-again; while :; do sleep 0.05; done'\n");
     terminal.wait_for("in-again\r\n");
     terminal.type_in("\x03");
     terminal.wait_for("caught\r\n");
