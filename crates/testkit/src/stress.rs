@@ -206,12 +206,15 @@ impl Worker {
         match end {
             End::Release => {
                 self.pen.write(Op::Release, Phase::Invoke, Some(held.valid_until()));
+                let released = held.release().await;
+                self.pen.write(Op::Release, if released.is_ok() { Phase::Ok } else { Phase::Fail }, None);
                 // A hold that the machine held up past its window says so, as it should.
-                held.release().await.or_else(|error| if error.kind() == ErrorKind::Lost { Ok(()) } else { Err(error) })
+                released.or_else(|error| if error.kind() == ErrorKind::Lost { Ok(()) } else { Err(error) })
             }
             End::Drop => {
                 self.pen.write(Op::Release, Phase::Invoke, Some(held.valid_until()));
                 drop(held);
+                self.pen.write(Op::Release, Phase::Ok, None);
                 Ok(())
             }
             End::Expire => {

@@ -95,7 +95,7 @@ pub enum Op {
     Acquire,
     /// Somebody saw the ask standing in the line (`ok`).
     Queue,
-    /// Let go: trust ends at `invoke`.
+    /// Let go: trust ends at `invoke`, and it is surely gone at `ok`, or at `fail` if it was lost.
     Release,
     /// Changed the mode in place; `mode` is the one wanted.
     Convert,

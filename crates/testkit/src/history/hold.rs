@@ -19,6 +19,8 @@ pub struct Hold {
     pub from: u64,
     /// When trust ended: the first of release begun, loss told, window over.
     pub to: u64,
+    /// When its holder knew that it was gone, if it ever did: only from then on it surely was.
+    pub gone: Option<u64>,
     /// The fencing number it was granted with.
     pub token: u64,
     /// What it was held as: one piece, or several where it was converted. Pieces follow each other without a gap.
@@ -65,6 +67,7 @@ fn hold(claim: u64, events: &[&Event], last_seen: &HashMap<u32, u64>) -> Option<
     // The window as the holder last knew it; a renewal moves it on.
     let until = events.iter().rev().find_map(|event| event.until).unwrap_or(u64::MAX);
     let let_go = events.iter().find(|event| (event.op, event.phase) == (Op::Release, Phase::Invoke) || event.op == Op::Lost);
+    let gone = events.iter().find(|event| event.op == Op::Release && event.phase != Phase::Invoke).map(|event| event.t);
     let silent = || last_seen.get(&granted.process).copied().unwrap_or(granted.t) + 1; // it did trust at that moment
     let to = let_go.map_or_else(silent, |event| event.t).min(until).max(granted.t);
     let mut segments = vec![Segment { from: granted.t, to, mode: granted.mode, token }];
@@ -79,7 +82,7 @@ fn hold(claim: u64, events: &[&Event], last_seen: &HashMap<u32, u64>) -> Option<
         let token = event.token.unwrap_or(last.token);
         segments.push(Segment { from: at, to, mode: event.mode, token });
     }
-    Some(Hold { claim, kind: granted.kind, owner: granted.owner, invoked, from: granted.t, to, token, segments })
+    Some(Hold { claim, kind: granted.kind, owner: granted.owner, invoked, from: granted.t, to, gone, token, segments })
 }
 
 #[cfg(test)]

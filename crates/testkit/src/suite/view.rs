@@ -30,7 +30,7 @@ pub async fn a_view_has_holders_and_line<H: Harness>(scene: &Scene<H>) {
     claims.sort_unstable();
     claims.dedup();
     assert_eq!(claims.len(), 4, "everybody has a fingerprint of its own");
-    waiting.iter().for_each(|waiting| waiting.abort());
+    waiting.into_iter().for_each(|waiting| waiting.abort());
     held.release().await.unwrap();
     scene.is_free(&one, "x").await;
 }

@@ -114,7 +114,8 @@ mod sample {
             let event = Event::new(from - 1, "x", self.1, Op::Acquire, Phase::Invoke).claim(claim).mode(mode);
             let granted = Event { t: from, phase: Phase::Ok, ..event.clone() }.token(token).until(to + 10);
             let released = Event { t: to, op: Op::Release, ..event.clone() };
-            self.with([event, granted, released])
+            let gone = Event { t: to, phase: Phase::Ok, ..released.clone() };
+            self.with([event, granted, released, gone])
         }
 
         pub(super) fn with(mut self, events: impl IntoIterator<Item = Event>) -> Self {

@@ -14,22 +14,18 @@ pub(super) fn same_token(holds: &[Hold], broken: &mut Broken<'_>) {
         }
     }
     for entries in owners.values() {
-        let mut inside: Vec<&Hold> = Vec::new();
-        let mut out_since: Option<(u64, u64)> = None; // when the owner was last seen to be out, and with which token
-        for entry in entries {
-            if let Some(end) = inside.iter().map(|held| held.to).max().filter(|end| *end <= entry.from) {
-                out_since = Some((end, inside[0].token));
-                inside.clear();
-            }
-            if let Some(held) = inside.iter().find(|held| held.to > entry.from && held.token != entry.token) {
+        for (place, entry) in entries.iter().enumerate() {
+            let before = &entries[..place];
+            if let Some(held) = before.iter().find(|held| held.to > entry.from && held.token != entry.token) {
                 let (ours, theirs) = (entry.token, held.token);
                 broken
                     .because(format!("an entry at {} has token {ours} while its owner is inside with {theirs}", entry.from));
             }
-            if let Some((end, token)) = out_since.filter(|(end, token)| *end < entry.invoked && *token == entry.token) {
-                broken.because(format!("token {token} came back at {} though its owner was out at {end}", entry.from));
+            // Out is only who knows that it is out: an entry may come between the begin of the last release and its end.
+            let mut same = before.iter().filter(|held| held.token == entry.token).peekable();
+            if same.peek().is_some() && same.all(|held| held.gone.is_some_and(|gone| gone < entry.invoked)) {
+                broken.because(format!("token {} came back at {} though its owner had been out", entry.token, entry.from));
             }
-            inside.push(entry);
         }
     }
 }
