@@ -21,9 +21,11 @@ pub(super) fn same_token(holds: &[Hold], broken: &mut Broken<'_>) {
                 broken
                     .because(format!("an entry at {} has token {ours} while its owner is inside with {theirs}", entry.from));
             }
-            // Out is only who knows that it is out: an entry may come between the begin of the last release and its end.
-            let mut same = before.iter().filter(|held| held.token == entry.token).peekable();
-            if same.peek().is_some() && same.all(|held| held.gone.is_some_and(|gone| gone < entry.invoked)) {
+            // Out is only who knows that it is out, and nobody else of that owner may have been inside meanwhile, whether
+            // or not it had come to write that down.
+            let same = |held: &&&Hold| held.token == entry.token && held.claim != entry.claim && held.invoked < entry.from;
+            let is_out = |held: &&Hold| held.gone.is_some_and(|gone| gone < entry.invoked);
+            if before.iter().any(|held| held.token == entry.token) && entries.iter().filter(same).all(is_out) {
                 broken.because(format!("token {} came back at {} though its owner had been out", entry.token, entry.from));
             }
         }
