@@ -91,7 +91,7 @@ impl Memory {
     }
 
     /// A backend for one client.
-    pub fn backend(&self) -> impl Backend {
+    pub fn backend(&self) -> impl Backend + use<> {
         let client = self.0.next_client.fetch_add(1, Ordering::Relaxed);
         MemoryBackend { store: Arc::clone(&self.0), client }
     }

@@ -15,7 +15,7 @@
 //! | `supervise` | the loop that runs while the command does |
 //! | `terminal` | lending the terminal to the command, and getting it back |
 //! | `tree` | who descends from us, read from `/proc` |
-//! | `warden` | what happens to the command when we are killed with SIGKILL |
+//! | `warden` | what happens to the command when we are killed or stopped |
 //! | `shim` | the other ends of the above: this same program, started again as a small helper |
 //! | `leave` | ending this process so that the shell above understands why |
 //!
@@ -51,3 +51,4 @@ pub(crate) use self::order::{Ending, OnLost, Order, Outcome, Stop};
 pub(crate) use self::shim::{ENTRY, shim};
 pub(crate) use self::signals::Signals;
 pub(crate) use self::start::Child;
+pub(crate) use self::warden::Line;

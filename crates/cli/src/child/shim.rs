@@ -5,11 +5,16 @@
 //! that both ends of it stand on one page.
 
 use std::ffi::{OsStr, OsString};
-use std::io::{self, BufRead, ErrorKind, Read};
+use std::io::{self, ErrorKind};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, exit};
+use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::retry_on_intr;
 use rustix::process::{Pid, Signal, getpid, getppid, kill_current_process_group, kill_process, kill_process_group};
+
+use tenure::Instant;
 
 use super::{order::Order, terminal};
 
@@ -74,8 +79,9 @@ fn take_terminal(mut args: impl Iterator<Item = OsString>) -> ! {
     exit(i32::from(done.is_err()));
 }
 
-/// A command that reads the number of a process group from its standard input, and kills that group
-/// if the input then ends without a word of farewell.
+/// A command that reads from its standard input the number of a process group and then, line by line,
+/// until when its lock is safe. It kills that group if the input ends without a word of farewell (`.`),
+/// or if that time passes.
 pub(super) fn warden_command() -> io::Result<Command> {
     let mut command = helper(WARDEN)?;
     // It must not keep a file system busy that the user wants to unmount.
@@ -84,18 +90,45 @@ pub(super) fn warden_command() -> io::Result<Command> {
 }
 
 fn warden() -> ! {
-    let mut input = io::stdin().lock();
-    let mut group = String::new();
-    if input.read_line(&mut group).is_err() || !group.ends_with('\n') {
-        // The supervisor ended before there was a command.
-        exit(0);
+    let input = io::stdin();
+    let mut words = String::new();
+    let mut group = None;
+    let mut safe_until = Instant::NEVER;
+    loop {
+        let left = safe_until.since(Instant::now());
+        if left.is_zero()
+            && let Some(group) = group
+        {
+            let _ = kill_process_group(group, Signal::KILL);
+            safe_until = Instant::NEVER; // our supervisor finds out, and dismisses us
+            continue;
+        }
+        // Short naps: the system's timers stand still while the machine sleeps, and the lease does not.
+        let nap = left.min(Duration::from_millis(500));
+        let nap = (safe_until < Instant::NEVER).then(|| Timespec { tv_sec: 0, tv_nsec: nap.as_nanos() as _ });
+        if poll(&mut [PollFd::new(&input, PollFlags::IN)], nap.as_ref()) == Ok(0) {
+            continue;
+        }
+        let mut bytes = [0; 256];
+        let length = retry_on_intr(|| rustix::io::read(&input, &mut bytes)).unwrap_or(0);
+        words.push_str(&String::from_utf8_lossy(&bytes[..length]));
+        if words.ends_with('.') {
+            exit(0);
+        }
+        if length == 0 {
+            if let Some(group) = group {
+                let _ = kill_process_group(group, Signal::KILL);
+            }
+            exit(0);
+        }
+        while let Some((word, rest)) = words.split_once('\n') {
+            match group {
+                None => group = Some(parse_pid(Some(word.into()))),
+                Some(_) => safe_until = word.parse().map_or(safe_until, Instant::from_nanos),
+            }
+            words = rest.to_owned();
+        }
     }
-    let group = parse_pid(Some(group.trim_end().into()));
-    let farewell = input.read_exact(&mut [0]);
-    if farewell.is_err() {
-        let _ = kill_process_group(group, Signal::KILL);
-    }
-    exit(0);
 }
 
 /// A command that ends itself, and the process group it is in, by SIGINT.

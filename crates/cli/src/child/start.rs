@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, waitid};
 use super::order::{Ending, Order};
 use super::supervise::Look;
 use super::terminal::{Terminal, lend_at_once, signal_group};
-use super::warden::Warden;
+use super::warden::{Line, Warden};
 use super::{shim, tree};
 
 /// A running command: the leader of a process group of its own, and all that descends from it.
@@ -68,6 +68,11 @@ impl Child {
         child.warden.guard(leader)?;
         child.let_go()?;
         Ok(child)
+    }
+
+    /// A line to the warden, to say again and again until when the lock is safe.
+    pub(crate) fn line(&self) -> io::Result<Option<Line>> {
+        self.warden.line()
     }
 
     /// Gives the terminal to the command, which stands still until then, and lets it go.

@@ -1,15 +1,21 @@
-//! What happens to the command when we are killed with SIGKILL.
+//! What happens to the command when we cannot see to it: killed with SIGKILL, or stopped with SIGSTOP.
 //!
-//! The kernel then kills the command itself (its parent-death signal, see `shim`), but not what the
-//! command had started: `tenure run x -- sh -c 'a; b'` would lose `sh` and keep `a`, without a lock.
-//! So a second process waits at the other end of a pipe. If the pipe ends without a farewell, we are
-//! dead, and it kills the command's whole process group.
+//! When we are killed, the kernel kills the command itself (its parent-death signal, see `shim`), but
+//! not what the command had started: `tenure run x -- sh -c 'a; b'` would lose `sh` and keep `a`,
+//! without a lock. And when we are stopped, nobody renews the lock and nobody stops the command.
+//!
+//! So a second process waits at the other end of a pipe. Through it, we say which process group to
+//! guard, and again and again until when its lock is safe. If the pipe ends without a farewell we are
+//! dead, and if that time passes without word from us we are as good as dead: then it kills the group.
 
+use std::fs::File;
 use std::io::{self, Write};
+use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Stdio};
 
 use rustix::process::Pid;
+use tenure::Instant;
 
 use super::shim;
 
@@ -41,6 +47,12 @@ impl Warden {
         pipe.write_all(format!("{}\n", group.as_raw_nonzero()).as_bytes())
     }
 
+    /// A line to it, to say again and again until when the lock is safe.
+    pub(super) fn line(&self) -> io::Result<Option<Line>> {
+        let pipe = self.process.stdin.as_ref().map(|pipe| pipe.as_fd().try_clone_to_owned()).transpose()?;
+        Ok(pipe.map(|pipe| Line(File::from(pipe))))
+    }
+
     /// Its process id, to tell it from the command's descendants.
     pub(super) fn pid(&self) -> Pid {
         Pid::from_child(&self.process)
@@ -55,6 +67,18 @@ impl Warden {
         }
         let _ = self.process.kill();
         let _ = self.process.wait();
+    }
+}
+
+/// A line to the warden. Until something was said through it, the warden only looks for our death.
+#[derive(Debug)]
+pub(crate) struct Line(File);
+
+impl Line {
+    /// The command's group may run until then, and not an instant longer unless we say so again.
+    pub(crate) fn safe_until(&mut self, until: Instant) {
+        // A pipe that is broken has no warden at its end any more: the command is over.
+        let _ = self.0.write_all(format!("{}\n", until.as_nanos()).as_bytes());
     }
 }
 

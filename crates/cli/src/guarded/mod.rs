@@ -16,7 +16,7 @@ mod wait;
 use std::ffi::OsString;
 use std::time::Duration;
 
-use tenure::{Client, ErrorKind, Guard, LockName};
+use tenure::{Client, ErrorKind, Guard, Instant, LockName};
 
 pub(crate) use self::args::HoldArgs;
 pub(crate) use self::lock::Shape;
@@ -25,7 +25,7 @@ use self::events::{Event, Teller};
 use self::lease::Lease;
 use self::lock::Lock;
 use self::wait::Waited;
-use crate::child::{self, Child, OnLost, Order, Outcome, Signals};
+use crate::child::{self, Child, Ending, Line, OnLost, Order, Outcome, Signals};
 use crate::failure::{Failure, LOST};
 use crate::print::{Printer, wall_ms};
 use crate::quit;
@@ -106,6 +106,7 @@ impl Job<'_> {
         let order =
             Order { program: program.clone(), args: args.to_vec(), env: environment(guard, source), grace: self.hold.grace };
         let child = Child::start(&order)?;
+        let line = if policy == OnLost::Ignore { None } else { child.line()? };
         teller.tell(Event::started(program));
         let stop = async {
             let stop = lease.end().await;
@@ -116,9 +117,12 @@ impl Job<'_> {
             biased;
             outcome = child.supervise(signals, stop) => outcome?,
             never = tell_all(guard, teller) => match never {},
+            never = tell_the_warden(guard, line) => match never {},
         };
-        teller.tell(Event::exited(outcome.ending, outcome.stopped_for_loss));
-        Ok(if outcome.stopped_for_loss { End::Code(LOST) } else { End::Command(outcome) })
+        let by_warden = policy != OnLost::Ignore && outcome.ending == KILLED && guard.check().is_err();
+        let stopped_for_loss = outcome.stopped_for_loss || by_warden;
+        teller.tell(Event::exited(outcome.ending, stopped_for_loss));
+        Ok(if stopped_for_loss { End::Code(LOST) } else { End::Command(outcome) })
     }
 }
 
@@ -137,6 +141,19 @@ async fn tell_all(guard: &Guard, teller: &Teller<'_>) -> std::convert::Infallibl
     }
     std::future::pending().await
 }
+
+/// Tells the warden until when the hold is safe, often enough that only a stopped or starved `tenure` falls behind.
+async fn tell_the_warden(guard: &Guard, line: Option<Line>) -> std::convert::Infallible {
+    let Some(mut line) = line else { return std::future::pending().await };
+    loop {
+        let until = guard.valid_until();
+        line.safe_until(until);
+        tokio::time::sleep((until.since(Instant::now()) / 8).max(Duration::from_millis(5))).await;
+    }
+}
+
+/// How a command ends that the warden killed.
+const KILLED: Ending = Ending::Signaled(9);
 
 /// What the command is told about its hold.
 fn environment(guard: &Guard, source: &Source) -> Vec<(OsString, OsString)> {

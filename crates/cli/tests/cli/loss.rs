@@ -118,6 +118,26 @@ fn stopped_past_its_ttl_the_command_never_runs_again() {
     store.assert_empty();
 }
 
+/// Only tenure stands still, and its command would run on: the warden ends it before anybody else is let in.
+#[test]
+fn a_command_whose_tenure_is_stopped_ends_with_the_lease() {
+    let store = Store::new();
+    let held = store.start_run(&["--ttl", "1s", "x"], BEAT);
+    held.line();
+    held.signal(Signal::STOP);
+    eventually("it stands", || is_stopped(held.pid()));
+    let next = store.start_run(&["x"], STAY);
+    next.expect_line("in");
+    let beats = || std::fs::metadata(store.path("beats")).unwrap().len();
+    let when_the_next_came_in = beats();
+    held.signal(Signal::CONT);
+    let ended = held.wait();
+    assert_eq!(ended.code(), 124, "{ended:?}");
+    assert_eq!(beats(), when_the_next_came_in, "it ended before");
+    next.end();
+    store.assert_empty();
+}
+
 /// Nobody can write to the store: renewals fail. The command is told, then stopped, while the lock is still its own.
 #[test]
 fn a_store_that_does_not_answer_is_jeopardy_then_an_orderly_end() {
