@@ -284,6 +284,8 @@ impl SimStore {
         }
         let (in_company, keeps_expiry) = (self.is(Mutant::UpgradeInCompany), self.is(Mutant::DowngradeKeepsExpiry));
         let (claim, ix) = (log.claim(id), log.name(name));
+        // As the conversion itself begins; apart, so that who is let in by it is seen before who is converted.
+        self.verb(name, at, log, |record, woken| record.sweep(at, woken));
         let Some(record) = self.records.get_mut(name) else { return Reply::Converted(None) };
         let (before, waited, mut woken) = (record.clone(), waiters(record), Vec::new());
         let mut token = record.convert(id, to, at, &mut woken);

@@ -179,17 +179,11 @@ impl Replay {
 
     /// A guard says that it may be trusted until then: the store must keep its hold for longer, unless it forgot everything.
     fn trusts(&mut self, at: Instant, hold: HoldIx, until: Instant) {
-        match self.kept(hold) {
-            Some(Some(place)) => {
-                let kept = place.inside_until.map(|kept| kept - place.terms.lock_delay);
-                if kept.is_none_or(|kept| until > kept) {
-                    self.complain(at, format!("P1: hold {hold} is trusted until {until:?}, and kept until {kept:?}"));
-                }
-            }
-            Some(None) if until > at => {
-                self.complain(at, format!("P1: hold {hold} is trusted, and the store does not have it"))
-            }
-            _ => {}
+        let Some(place) = self.kept(hold) else { return };
+        // In line again, or nowhere: what it had has expired.
+        let kept = place.and_then(|place| Some(place.inside_until? - place.terms.lock_delay)).unwrap_or(at);
+        if until > kept {
+            self.complain(at, format!("P1: hold {hold} is trusted until {until:?}, and kept until {kept:?}"));
         }
     }
 
