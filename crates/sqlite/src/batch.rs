@@ -285,8 +285,9 @@ impl Store {
         match finished {
             Finished::Nothing => {}
             Finished::Committed(jobs, after) => {
-                jobs.into_iter().for_each(Job::answer);
+                // In this order: whoever has the answer to a break or a release can count on others having been told.
                 self.announce(after);
+                jobs.into_iter().for_each(Job::answer);
             }
             Finished::Failed(jobs, why) => jobs.into_iter().for_each(|job| job.fail(why.error(self))),
             Finished::Each(each) => each.into_iter().for_each(|finished| self.finish(finished)),

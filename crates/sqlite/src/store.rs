@@ -4,7 +4,7 @@
 //! and for names to fall quiet), the *ear* listens for other processes, and the *renewer* has a connection that nothing a
 //! user does can delay. Each is started when it is first needed, and ends with the client.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -41,7 +41,7 @@ pub(crate) struct Store {
     /// Rings at every commit of this client, for those who watch.
     pub(crate) changed: Notify,
     /// Claims of ours that are, or may be, in the file.
-    claims: Mutex<HashSet<ClaimId>>,
+    claims: Mutex<Claims>,
     reader: Mutex<Option<Connection>>,
     worker: Worker,
     /// Once seen, for good: the path leads to another file than ours.
@@ -157,7 +157,7 @@ impl Store {
         }
     }
 
-    pub(crate) fn claims(&self) -> MutexGuard<'_, HashSet<ClaimId>> {
+    pub(crate) fn claims(&self) -> MutexGuard<'_, Claims> {
         self.claims.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -221,6 +221,37 @@ fn clients() -> MutexGuard<'static, Option<HashMap<ClientKey, Weak<Store>>>> {
     CLIENTS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// A client's claims that are, or may be, in the file. While there is any, the client's own row must stay.
+#[derive(Default)]
+pub(crate) struct Claims(HashMap<LockName, Vec<ClaimId>>);
+
+impl Claims {
+    pub(crate) fn insert(&mut self, name: &LockName, id: ClaimId) {
+        let ids = self.0.entry(name.clone()).or_default();
+        if !ids.contains(&id) {
+            ids.push(id);
+        }
+    }
+
+    pub(crate) fn remove(&mut self, name: &LockName, id: ClaimId) {
+        self.retain(name, |known| known != id);
+    }
+
+    /// Keeps those claims on a name that are still there.
+    pub(crate) fn retain(&mut self, name: &LockName, mut is_there: impl FnMut(ClaimId) -> bool) {
+        if let Some(ids) = self.0.get_mut(name) {
+            ids.retain(|id| is_there(*id));
+            if ids.is_empty() {
+                self.0.remove(name);
+            }
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
 /// The worker: leads batches that had to wait, and tidies up.
 #[derive(Default)]
 struct Worker {
@@ -241,12 +272,14 @@ struct Duty {
     dead: Vec<ClientKey>,
     /// Since when there is something to do besides names: the dead, or our own row since we have no claims.
     chores_since: Option<Instant>,
+    /// When the worker will look by itself.
+    wakes_at: Option<Instant>,
+    /// The last name that the worker came by.
+    came_by: String,
 }
 
 /// How long a name must have been idle before its row goes; a hot one is locked again long before.
 const QUIET: Duration = Duration::from_secs(1);
-/// How many rows one transaction tidies away.
-const TIDY_AT_ONCE: usize = 256;
 
 impl Store {
     /// Leaves the queue to the worker.
@@ -257,14 +290,20 @@ impl Store {
     }
 
     fn remember_chores(self: &Arc<Self>, loose: Vec<(LockName, Instant)>, dead: Vec<ClientKey>, is_idle: bool) {
+        let now = Instant::now();
         let mut duty = self.duty();
-        let had_nothing = duty.loose.is_empty() && duty.chores_since.is_none();
-        duty.loose.extend(loose);
+        let mut due = Instant::NEVER;
         if is_idle || !dead.is_empty() {
-            duty.chores_since = Some(Instant::now());
+            duty.chores_since = Some(now);
+            due = now;
+        }
+        for (name, since) in loose {
+            due = due.min(since);
+            duty.loose.insert(name, since);
         }
         duty.dead.extend(dead);
-        if had_nothing || !duty.is_running {
+        // Waking a thread costs more than all of this: only if it would sleep for too long.
+        if !duty.is_running || duty.wakes_at.is_some_and(|wakes_at| due + QUIET < wakes_at) {
             self.need_worker(&mut duty);
         }
     }
@@ -277,16 +316,15 @@ impl Store {
         dead
     }
 
-    /// Takes up to so many names that are idle since a while; all, if it is time to go.
-    pub(crate) fn take_loose(&self, now: Instant, all: bool) -> Vec<LockName> {
+    /// Takes names that nobody may need any more for some time: those of a while ago, or all.
+    pub(crate) fn take_loose(&self, before: Option<Instant>) -> Vec<LockName> {
         let mut duty = self.duty();
-        let due = |since: &Instant| all || now.since(*since) >= QUIET && *since <= now;
-        let names: Vec<LockName> =
-            duty.loose.iter().filter(|(_, since)| due(since)).map(|(name, _)| name.clone()).take(TIDY_AT_ONCE).collect();
-        for name in &names {
-            duty.loose.remove(name);
-        }
-        names
+        duty.loose.extract_if(|_, since| before.is_none_or(|before| *since <= before)).map(|(name, _)| name).collect()
+    }
+
+    /// The last name that the worker came by, or nothing if it begins again.
+    pub(crate) fn came_by(&self, now_by: Option<String>) -> String {
+        std::mem::replace(&mut self.duty().came_by, now_by.unwrap_or_default())
     }
 
     fn need_worker(self: &Arc<Self>, duty: &mut Duty) {
@@ -325,13 +363,13 @@ impl Store {
             if due.is_some_and(|due| due <= now) {
                 duty.chores_since = duty.chores_since.filter(|since| *since + QUIET > now);
                 drop(duty);
-                let names = self.take_loose(now, false);
-                // What fails now is found by somebody else's sweep.
-                let _ = self.sweep(self.take_dead()).and_then(|()| self.tidy(names));
+                let _ = self.do_chores(now - QUIET); // what fails now is found by somebody else's sweep
                 continue;
             }
             let longest = due.map_or(Duration::from_secs(3600), |due| due.since(now)) + Duration::from_millis(20);
-            drop(self.worker.wake.wait_timeout(duty, longest).unwrap_or_else(PoisonError::into_inner));
+            duty.wakes_at = Some(now + longest);
+            let mut duty = self.worker.wake.wait_timeout(duty, longest).unwrap_or_else(PoisonError::into_inner).0;
+            duty.wakes_at = None;
         }
     }
 

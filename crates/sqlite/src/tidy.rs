@@ -24,31 +24,40 @@ use crate::transaction::Transaction;
 const CLIENTS_AT_ONCE: usize = 8;
 /// How many rows are looked at in one transaction.
 const ROWS_AT_ONCE: usize = 256;
+/// How many rows are looked at by the way, by somebody who has other things to do.
+const ROWS_BY_THE_WAY: usize = 64;
 /// How many transactions somebody who opens the file spends on what others left.
 const MOST_ROUNDS: usize = 4;
 
 impl Store {
-    /// Removes these names' rows where nobody uses them, and this client's own if it has nothing there.
-    pub(crate) fn tidy(self: &Arc<Self>, names: Vec<LockName>) -> Result<()> {
-        self.ask_blocking(move |tx| {
-            tidy(tx, &names)?;
-            tx.unregister()
-        })
+    /// What the worker does when it is quiet: removes the rows of names that nobody has used since `before`, finishes what
+    /// the dead left, and comes by a few other names, for some may be nobody's.
+    pub(crate) fn do_chores(self: &Arc<Self>, before: Instant) -> Result<()> {
+        self.sweep(self.take_dead())?;
+        for names in self.take_loose(Some(before)).chunks(ROWS_AT_ONCE) {
+            let names = names.to_vec();
+            self.ask_blocking(move |tx| tidy(tx, &names))?;
+        }
+        let from = self.came_by(None);
+        let last = self.ask_blocking(move |tx| {
+            let last = sweep(tx, &[], &from, ROWS_BY_THE_WAY)?;
+            tx.unregister()?;
+            Ok(last)
+        })?;
+        self.came_by(last);
+        Ok(())
     }
 
-    /// Removes everything this client leaves behind, its own row last. Holds of its own that have not ended stay.
+    /// Removes everything this client leaves behind, its own row last. Holds that have not ended stay, and the row with them.
     pub(crate) async fn tidy_up(self: &Arc<Self>) -> Result<()> {
         let dead = self.take_dead();
         let mut from = (!dead.is_empty()).then(String::new);
         while let Some(after) = from {
             let dead = dead.clone();
-            from = self.ask(move |tx| sweep(tx, &dead, &after)).await?;
+            from = self.ask(move |tx| sweep(tx, &dead, &after, ROWS_AT_ONCE)).await?;
         }
-        loop {
-            let names = self.take_loose(Instant::now(), true);
-            if names.is_empty() {
-                break;
-            }
+        for names in self.take_loose(None).chunks(ROWS_AT_ONCE) {
+            let names = names.to_vec();
             self.ask(move |tx| tidy(tx, &names)).await?;
         }
         if !self.is_registered() {
@@ -57,30 +66,24 @@ impl Store {
         self.ask(|tx| tx.unregister()).await
     }
 
-    /// The same from a destructor: only as far as it goes without waiting.
+    /// The same from a destructor: nobody waits for it.
     pub(crate) fn tidy_up_at_once(self: &Arc<Self>) {
-        let names = self.take_loose(Instant::now(), true);
-        if !self.is_registered() {
-            return;
+        let names = self.take_loose(None);
+        if self.is_registered() {
+            self.ask_and_forget(move |tx| {
+                tidy(tx, &names)?;
+                tx.unregister()
+            });
         }
-        self.ask_and_forget(move |tx| {
-            tidy(tx, &names)?;
-            tx.unregister()
-        });
     }
 
     /// Finishes what killed clients left. Bounded: what remains is left to the next one who opens the file.
     pub(crate) fn sweep(self: &Arc<Self>, dead: Vec<ClientKey>) -> Result<()> {
-        if dead.is_empty() {
-            return Ok(());
-        }
-        let mut from = String::new();
+        let mut from = (!dead.is_empty()).then(String::new);
         for _ in 0..MOST_ROUNDS {
+            let Some(after) = from else { break };
             let dead = dead.clone();
-            match self.ask_blocking(move |tx| sweep(tx, &dead, &from))? {
-                Some(last) => from = last,
-                None => break,
-            }
+            from = self.ask_blocking(move |tx| sweep(tx, &dead, &after, ROWS_AT_ONCE))?;
         }
         Ok(())
     }
@@ -110,6 +113,8 @@ fn tidy(tx: &mut Transaction<'_>, names: &[LockName]) -> Result<(), Fault> {
     for name in names {
         let idle = tx.with(name, |tx, record| {
             record.sweep(tx.at, &mut tx.after.woken);
+            // Claims of ours that time has ended are not ours any more, whether or not their guards know.
+            tx.store.claims().retain(name, |id| record.line.iter().any(|ticket| ticket.id == id));
             Ok(record.is_idle().then_some(record.last))
         });
         match idle {
@@ -129,12 +134,13 @@ fn tidy(tx: &mut Transaction<'_>, names: &[LockName]) -> Result<(), Fault> {
 }
 
 /// Looks at some rows after `from`; the last name looked at, or `None` when all were seen and the dead are forgotten.
-fn sweep(tx: &mut Transaction<'_>, dead: &[ClientKey], from: &str) -> Result<Option<String>, Fault> {
+fn sweep(tx: &mut Transaction<'_>, dead: &[ClientKey], from: &str, count: usize) -> Result<Option<String>, Fault> {
     let names: Vec<String> = {
         let mut select = tx.connection.prepare_cached("SELECT name FROM lock WHERE name > ?1 ORDER BY name LIMIT ?2")?;
-        let rows = select.query_map(params![from, ROWS_AT_ONCE as i64], |row| row.get(0))?;
+        let rows = select.query_map(params![from, count as i64], |row| row.get(0))?;
         rows.collect::<Result<_, _>>()?
     };
+    let noted = tx.after.loose.len();
     let mut parsed = Vec::with_capacity(names.len());
     for name in names.iter().filter_map(|name| LockName::new(name).ok()) {
         let buried = tx.with(&name, |tx, record| {
@@ -149,7 +155,8 @@ fn sweep(tx: &mut Transaction<'_>, dead: &[ClientKey], from: &str) -> Result<Opt
         parsed.push(name);
     }
     tidy(tx, &parsed)?;
-    if names.len() == ROWS_AT_ONCE {
+    tx.after.loose.truncate(noted); // what is still in use here is looked after by those who use it
+    if names.len() == count {
         return Ok(names.into_iter().next_back());
     }
     for client in dead {

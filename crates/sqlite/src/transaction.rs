@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension, params};
-use tenure_core::record::{Admission, ClientKey, Moment, Record, Stage, Wake};
+use tenure_core::record::{Admission, ClientKey, Moment, Record, Stage, Ticket, Wake};
 use tenure_core::{Claim, ClaimId, Clock, Error, ErrorKind, Grant, Instant, Kind, LockName, Token, margin};
 
 use crate::codec::{self, Message};
@@ -133,9 +133,10 @@ impl<'a> Transaction<'a> {
             self.connection.prepare_cached(sql)?.execute(params![name.as_str(), new])?;
         }
         self.bytes.clear();
-        if record.line.iter().all(|ticket| matches!(ticket.stage, Stage::Closing { .. })) {
-            let opens = record.next_change().unwrap_or(self.at.now);
-            self.after.loose.push((name.clone(), opens));
+        // Whoever waits looks after the name. Where nobody does, somebody must come back to it: now that it is idle, or
+        // when time has ended whoever holds it, for a holder may never be heard of again.
+        if !matches!(record.line.back(), Some(Ticket { stage: Stage::Waiting { .. }, .. })) {
+            self.after.loose.push((name.clone(), record.next_change().unwrap_or(self.at.now)));
         }
         Ok(())
     }
@@ -201,7 +202,7 @@ impl<'a> Transaction<'a> {
             };
             tx.after.woken.append(&mut woken);
             if !matches!(asked, Asked::Busy) {
-                tx.store.claims().insert(claim.id);
+                tx.store.claims().insert(&claim.name, claim.id);
                 if !tx.is_registered {
                     tx.register()?;
                 }
@@ -213,7 +214,8 @@ impl<'a> Transaction<'a> {
     /// Ends a claim, and tells whoever stood behind it in line that it has somebody else in front of it now.
     pub(crate) fn end(&mut self, name: &LockName, id: ClaimId) -> Result<(), Fault> {
         let mut claims = self.store.claims();
-        self.after.is_idle |= claims.remove(&id) && claims.is_empty();
+        claims.remove(name, id);
+        self.after.is_idle |= claims.is_empty();
         drop(claims);
         self.with(name, |tx, record| {
             let place = record.line.iter().position(|ticket| ticket.id == id);
