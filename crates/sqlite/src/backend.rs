@@ -117,7 +117,7 @@ impl Store {
                 verdict = waiting => verdict,
                 () = Clock::Boot.sleep_until(deadline) => {
                     drop(place);
-                    self.end(claim).await?;
+                    self.end(claim, Duration::ZERO).await?; // nobody has used it: it owes nobody a minimum hold
                     return Ok(None);
                 }
             };
@@ -129,14 +129,14 @@ impl Store {
         }
     }
 
-    async fn end(self: &Arc<Self>, claim: &Claim) -> Result<()> {
+    async fn end(self: &Arc<Self>, claim: &Claim, min_hold: Duration) -> Result<()> {
         if self.is_replaced() {
             return Ok(()); // whatever it left is in a file that nobody finds any more
         }
         let (name, id) = (claim.name.clone(), claim.id);
         self.ask(move |tx| {
             tx.store.waits().remove(id);
-            tx.end(&name, id)
+            tx.end(&name, id, min_hold)
         })
         .await
     }
@@ -276,7 +276,7 @@ impl Backend for Sqlite {
     }
 
     fn release<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<()>> {
-        Box::pin(self.store.end(claim))
+        Box::pin(self.store.end(claim, claim.min_hold))
     }
 
     fn convert<'a>(&'a self, claim: &'a Claim, to: Mode) -> BoxFuture<'a, Result<Option<Grant>>> {

@@ -115,6 +115,8 @@ impl Crowd {
 const LARGEST_BATCH: usize = 256;
 /// After so many batches for others a task has done its share; the rest is left to the worker.
 const MOST_ROUNDS: usize = 8;
+/// A log of this many bytes is shortened at once; SQLite lets about 4 MB come together before it copies them.
+pub(crate) const LONG_LOG: u64 = 16 << 20;
 /// How often it is looked whether the file is still in its place.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
@@ -230,7 +232,7 @@ impl Store {
 
     /// One transaction with everything that is queued. What is left to do after it is handed back, to be done without the
     /// connection.
-    fn lead_once(&self, writer: &mut Writer, patience: Patience) -> (Led, Finished) {
+    fn lead_once(self: &Arc<Self>, writer: &mut Writer, patience: Patience) -> (Led, Finished) {
         if let Err(error) = self.check_place(writer).and_then(|()| self.make_ready(writer)) {
             let jobs = self.take_jobs();
             return (Led::Done, Finished::Failed(jobs, Why::Other(error)));
@@ -366,11 +368,14 @@ impl Store {
     }
 
     /// Somebody may have removed the file, or put another in its place: then others lock there, and nothing here counts.
-    fn check_place(&self, writer: &mut Writer) -> Result<()> {
+    fn check_place(self: &Arc<Self>, writer: &mut Writer) -> Result<()> {
         let now = Clock::Boot.now();
         if writer.seen.is_none_or(|seen| now.since(seen) >= LOOK_EVERY) {
             self.check_file()?;
             writer.seen = Some(now);
+            if self.file.log_length() > LONG_LOG {
+                self.call_worker_to_shorten();
+            }
         }
         Ok(())
     }

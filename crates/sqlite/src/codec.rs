@@ -136,7 +136,7 @@ pub(crate) fn decode_messages(bytes: &[u8]) -> Result<Vec<Message>, Garbled> {
 }
 
 /// No ticket takes fewer bytes; what keeps a garbled count from asking for all the memory there is.
-const SMALLEST_TICKET: usize = 16 + 1 + 8 + 4 * 8 + 2 + 2 + 4 + 8 + 1 + 8;
+const SMALLEST_TICKET: usize = 16 + 1 + 8 + 3 * 8 + 2 + 2 + 4 + 8 + 1 + 8;
 
 fn put_ticket(out: &mut Vec<u8>, ticket: &Ticket) {
     out.extend_from_slice(ticket.id.as_bytes());
@@ -153,7 +153,6 @@ fn put_ticket(out: &mut Vec<u8>, ticket: &Ticket) {
     put_duration(out, ticket.ttl);
     put_duration(out, ticket.handover_ttl);
     put_duration(out, ticket.lock_delay);
-    put_duration(out, ticket.min_hold);
     put_text(out, ticket.note.as_str());
     put_origin(out, &ticket.origin);
     put_u64(out, ticket.since.as_nanos());
@@ -290,7 +289,6 @@ impl<'a> Input<'a> {
             ttl: self.duration()?,
             handover_ttl: self.duration()?,
             lock_delay: self.duration()?,
-            min_hold: self.duration()?,
             note: self.note()?,
             origin: self.origin()?,
             since: Instant::from_nanos(self.u64()?),
@@ -375,16 +373,15 @@ mod tests {
     }
 
     fn tickets() -> impl Strategy<Value = Ticket> {
-        let durations = proptest::array::uniform4(any::<u64>().prop_map(Duration::from_nanos));
+        let durations = proptest::array::uniform3(any::<u64>().prop_map(Duration::from_nanos));
         (any::<[u8; 16]>(), modes(), any::<u64>(), durations, notes(), origins(), any::<u64>(), stages()).prop_map(
-            |(id, mode, client, [ttl, handover_ttl, lock_delay, min_hold], note, origin, since, stage)| Ticket {
+            |(id, mode, client, [ttl, handover_ttl, lock_delay], note, origin, since, stage)| Ticket {
                 id: ClaimId::from_bytes(id),
                 mode,
                 client,
                 ttl,
                 handover_ttl,
                 lock_delay,
-                min_hold,
                 note,
                 origin,
                 since: Instant::from_nanos(since),
@@ -447,6 +444,26 @@ mod tests {
             let _ = decode(&bytes);
             prop_assert!(decode(&bytes[..at]).is_err(), "a record that was cut short is not one");
         }
+    }
+
+    #[test]
+    fn a_line_of_the_smallest_tickets_is_still_a_line() {
+        let nobody = Origin { host: "".into(), pid: 0 };
+        let ticket = Ticket {
+            id: ClaimId::from_bytes([0; 16]),
+            mode: Mode::Exclusive,
+            client: 0,
+            ttl: Duration::ZERO,
+            handover_ttl: Duration::ZERO,
+            lock_delay: Duration::ZERO,
+            note: Note::none(),
+            origin: nobody,
+            since: Instant::from_nanos(0),
+            stage: Stage::Waiting { alive_until: Instant::from_nanos(0) },
+        };
+        let line: VecDeque<Ticket> = std::iter::repeat_n(ticket, 1000).collect();
+        let record = Record { kind: Kind::Mutex, last: Token::new(0), line };
+        assert_eq!(decode(&bytes_of(&record)), Ok(record));
     }
 
     #[test]

@@ -91,26 +91,19 @@ impl Drop for Stuck<'_> {
 /// The renewal thread's life: until nobody can ask it any more.
 fn serve(store: &Store, inbox: &Receiver<Request>) {
     let mut connection = None;
-    let mut renewed = 0;
     while let Ok(Request { claims, sent, reply }) = inbox.recv() {
         if reply.is_closed() {
             continue;
         }
         let _ = reply.send(renew(store, &mut connection, &claims, sent));
-        renewed += claims.len();
         // A process that only holds must empty the log too, or it would grow for as long as it holds; but not while a
         // keeper waits for its answer.
-        if renewed >= EMPTY_LOG_EVERY
-            && let Some(connection) = &connection
-        {
-            let _ = connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()));
-            renewed = 0;
-        }
+        let _ = store.file.shorten_log(LOG_OF_RENEWALS);
     }
 }
 
-/// About as many pages of log as SQLite itself lets come together.
-const EMPTY_LOG_EVERY: usize = 1000;
+/// About as long as SQLite itself lets the log become.
+const LOG_OF_RENEWALS: u64 = 4 << 20;
 
 fn renew(store: &Store, connection: &mut Option<Connection>, claims: &[Claim], sent: Instant) -> Vec<Result<Renewal>> {
     if store.check_file().is_err() {
@@ -136,7 +129,7 @@ fn renew(store: &Store, connection: &mut Option<Connection>, claims: &[Claim], s
 
 fn prepare(store: &Store) -> Result<Connection> {
     let connection = store.file.connect()?;
-    // Copying the log into the file is for later, see `serve`.
+    // Copying the log into the file is for later, when the keeper has its answer: see `serve`.
     connection
         .busy_timeout(Duration::ZERO)
         .and_then(|()| connection.execute_batch("PRAGMA wal_autocheckpoint = 0"))

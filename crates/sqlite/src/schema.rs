@@ -33,6 +33,8 @@ const FORMAT: i32 = 1;
 const OLDEST_SQLITE: i32 = 3_051_003;
 /// How long opening waits for somebody who has the file locked.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long shortening the log may wait for those who use it.
+const SHORTENING: Duration = Duration::from_millis(500);
 /// More than all tokens that lost commits can have given: an hour in microseconds.
 const FLOOR_JUMP: u64 = 3_600_000_000;
 
@@ -67,6 +69,26 @@ impl File {
         connection(&self.path, OpenFlags::SQLITE_OPEN_READ_WRITE)
             .and_then(|connection| configure(&connection).map(|()| connection))
             .map_err(|error| explained(error, &self.path, "opening it once more"))
+    }
+
+    /// How long the log is, in bytes.
+    pub(crate) fn log_length(&self) -> u64 {
+        let mut log = self.path.clone().into_os_string();
+        log.push("-wal");
+        std::fs::metadata(log).map_or(0, |meta| meta.len())
+    }
+
+    /// Copies the log into the file and cuts it to nothing, if it is longer than that. SQLite does the first by itself, but
+    /// the second only when nobody writes for a moment: among many busy processes the log would grow without end.
+    pub(crate) fn shorten_log(&self, longest: u64) -> Result<()> {
+        if self.log_length() <= longest {
+            return Ok(());
+        }
+        let connection = self.connect()?;
+        connection
+            .busy_timeout(SHORTENING)
+            .and_then(|()| connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())))
+            .map_err(|error| explained(error, &self.path, "shortening its log"))
     }
 
     pub(crate) fn replaced(&self) -> Error {
@@ -212,8 +234,7 @@ fn connection(path: &Path, flags: OpenFlags) -> rusqlite::Result<Connection> {
 }
 
 fn configure(connection: &Connection) -> rusqlite::Result<()> {
-    // A burst may make the log long; it need not stay so.
-    connection.execute_batch("PRAGMA synchronous = NORMAL; PRAGMA temp_store = MEMORY; PRAGMA journal_size_limit = 8388608;")
+    connection.execute_batch("PRAGMA synchronous = NORMAL; PRAGMA temp_store = MEMORY;")
 }
 
 fn use_wal(connection: &Connection) -> rusqlite::Result<()> {

@@ -15,7 +15,7 @@ use tenure_core::record::{ClientKey, Wake};
 use tenure_core::{ClaimId, Error, ErrorKind, Instant, LockName, News, Result};
 use tokio::sync::Notify;
 
-use crate::batch::{Batch, Patience};
+use crate::batch::{Batch, LONG_LOG, Patience};
 use crate::codec::Message;
 use crate::config::Settings;
 use crate::death::{Deaths, Process};
@@ -40,8 +40,8 @@ pub(crate) struct Store {
     pub(crate) news: OnceLock<News>,
     /// Rings at every commit of this client, for those who watch.
     pub(crate) changed: Notify,
-    /// Claims of ours that are, or may be, in the file.
-    claims: Mutex<Claims>,
+    /// Claims of ours that are, or may be, in the file. While there is any, the client's own row must stay.
+    claims: Mutex<HashMap<ClaimId, LockName>>,
     reader: Mutex<Option<Connection>>,
     worker: Worker,
     /// Once seen, for good: the path leads to another file than ours.
@@ -88,7 +88,7 @@ impl Store {
 
     /// After a commit: wakes and tells everybody concerned, wherever they are.
     pub(crate) fn announce(self: &Arc<Self>, after: After) {
-        let After { woken, mut messages, loose, poke_ear, is_idle, dead } = after;
+        let After { woken, mut messages, loose, poke_ear, has_chores, dead } = after;
         self.changed.notify_waiters();
         for wake in woken {
             if wake.client == self.me {
@@ -100,8 +100,8 @@ impl Store {
         if !messages.is_empty() {
             self.send(messages);
         }
-        if is_idle || !loose.is_empty() || !dead.is_empty() {
-            self.remember_chores(loose, dead, is_idle);
+        if has_chores || !loose.is_empty() || !dead.is_empty() {
+            self.remember_chores(loose, dead, has_chores);
         }
         if poke_ear {
             self.ear.poke();
@@ -157,7 +157,7 @@ impl Store {
         }
     }
 
-    pub(crate) fn claims(&self) -> MutexGuard<'_, Claims> {
+    pub(crate) fn claims(&self) -> MutexGuard<'_, HashMap<ClaimId, LockName>> {
         self.claims.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -221,37 +221,6 @@ fn clients() -> MutexGuard<'static, Option<HashMap<ClientKey, Weak<Store>>>> {
     CLIENTS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A client's claims that are, or may be, in the file. While there is any, the client's own row must stay.
-#[derive(Default)]
-pub(crate) struct Claims(HashMap<LockName, Vec<ClaimId>>);
-
-impl Claims {
-    pub(crate) fn insert(&mut self, name: &LockName, id: ClaimId) {
-        let ids = self.0.entry(name.clone()).or_default();
-        if !ids.contains(&id) {
-            ids.push(id);
-        }
-    }
-
-    pub(crate) fn remove(&mut self, name: &LockName, id: ClaimId) {
-        self.retain(name, |known| known != id);
-    }
-
-    /// Keeps those claims on a name that are still there.
-    pub(crate) fn retain(&mut self, name: &LockName, mut is_there: impl FnMut(ClaimId) -> bool) {
-        if let Some(ids) = self.0.get_mut(name) {
-            ids.retain(|id| is_there(*id));
-            if ids.is_empty() {
-                self.0.remove(name);
-            }
-        }
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-}
-
 /// The worker: leads batches that had to wait, and tidies up.
 #[derive(Default)]
 struct Worker {
@@ -263,6 +232,7 @@ struct Worker {
 struct Duty {
     is_running: bool,
     must_lead: bool,
+    must_shorten: bool,
     must_stop: bool,
     /// The client is gone for good: the worker ends as soon as nothing is queued.
     is_left: bool,
@@ -270,8 +240,10 @@ struct Duty {
     loose: HashMap<LockName, Instant>,
     /// Clients that were found dead, whose leftovers are to be swept.
     dead: Vec<ClientKey>,
-    /// Since when there is something to do besides names: the dead, or our own row since we have no claims.
+    /// Since when there is something to do besides names: the dead, or our own row since it came or lost its last claim.
     chores_since: Option<Instant>,
+    /// When the claims were last looked after.
+    claims_seen: Option<Instant>,
     /// When the worker will look by itself.
     wakes_at: Option<Instant>,
     /// The last name that the worker came by.
@@ -281,6 +253,9 @@ struct Duty {
 /// How long a name must have been idle before its row goes; a hot one is locked again long before.
 const QUIET: Duration = Duration::from_secs(1);
 
+/// How often it is looked whether the claims we know of are still there.
+const CLAIMS_EVERY: Duration = Duration::from_secs(10);
+
 impl Store {
     /// Leaves the queue to the worker.
     pub(crate) fn call_worker(self: &Arc<Self>) {
@@ -289,11 +264,18 @@ impl Store {
         self.need_worker(&mut duty);
     }
 
-    fn remember_chores(self: &Arc<Self>, loose: Vec<(LockName, Instant)>, dead: Vec<ClientKey>, is_idle: bool) {
+    /// Has the worker shorten the log.
+    pub(crate) fn call_worker_to_shorten(self: &Arc<Self>) {
+        let mut duty = self.duty();
+        duty.must_shorten = true;
+        self.need_worker(&mut duty);
+    }
+
+    fn remember_chores(self: &Arc<Self>, loose: Vec<(LockName, Instant)>, dead: Vec<ClientKey>, has_chores: bool) {
         let now = Instant::now();
         let mut duty = self.duty();
         let mut due = Instant::NEVER;
-        if is_idle || !dead.is_empty() {
+        if has_chores || !dead.is_empty() {
             duty.chores_since = Some(now);
             due = now;
         }
@@ -354,6 +336,12 @@ impl Store {
                 self.lead(Patience::Thread);
                 continue;
             }
+            if duty.must_shorten {
+                drop(duty);
+                let _ = self.file.shorten_log(LONG_LOG); // it is looked at again in a moment
+                self.duty().must_shorten = false;
+                continue;
+            }
             if duty.must_stop {
                 duty.is_running = false;
                 return;
@@ -366,6 +354,15 @@ impl Store {
                 let _ = self.do_chores(now - QUIET); // what fails now is found by somebody else's sweep
                 continue;
             }
+            let claims_due = duty.claims_seen.map_or(now, |seen| seen + CLAIMS_EVERY);
+            let has_claims = !self.claims().is_empty();
+            if has_claims && claims_due <= now {
+                duty.claims_seen = Some(now);
+                drop(duty);
+                let _ = self.look_after_claims();
+                continue;
+            }
+            let due = due.into_iter().chain(has_claims.then_some(claims_due)).min();
             let longest = due.map_or(Duration::from_secs(3600), |due| due.since(now)) + Duration::from_millis(20);
             duty.wakes_at = Some(now + longest);
             let mut duty = self.worker.wake.wait_timeout(duty, longest).unwrap_or_else(PoisonError::into_inner).0;

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use rusqlite::{Connection, params};
 use tenure_core::record::ClientKey;
-use tenure_core::{Instant, LockName, Result, Token};
+use tenure_core::{ClaimId, Instant, LockName, Result, Token};
 
 use crate::death::{Deaths, Process, Pulse};
 use crate::error::Fault;
@@ -24,6 +24,8 @@ use crate::transaction::Transaction;
 const CLIENTS_AT_ONCE: usize = 8;
 /// How many rows are looked at in one transaction.
 const ROWS_AT_ONCE: usize = 256;
+/// Whoever opens the file next reads the whole log: in a quiet moment it is made shorter than that, in bytes.
+const LOG_WHEN_QUIET: u64 = 1 << 20;
 /// How many rows are looked at by the way, by somebody who has other things to do.
 const ROWS_BY_THE_WAY: usize = 64;
 /// How many transactions somebody who opens the file spends on what others left.
@@ -45,7 +47,30 @@ impl Store {
             Ok(last)
         })?;
         self.came_by(last);
-        Ok(())
+        self.file.shorten_log(LOG_WHEN_QUIET)
+    }
+
+    /// Forgets claims of ours that time has ended, whether or not their guards know: for a guard may never be heard of again.
+    pub(crate) fn look_after_claims(self: &Arc<Self>) -> Result<()> {
+        let claims: Vec<(ClaimId, LockName)> =
+            self.claims().iter().take(ROWS_AT_ONCE).map(|(id, name)| (*id, name.clone())).collect();
+        self.ask_blocking(move |tx| {
+            for (id, name) in &claims {
+                let is_there = tx.with(name, |tx, record| {
+                    record.sweep(tx.at, &mut tx.after.woken);
+                    Ok(record.line.iter().any(|ticket| ticket.id == *id))
+                });
+                match is_there {
+                    Ok(Some(true)) | Err(Fault::Verb(_)) => {}
+                    Ok(Some(false) | None) => {
+                        let mut claims = tx.store.claims();
+                        tx.after.has_chores |= claims.remove(id).is_some() && claims.is_empty();
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+            Ok(())
+        })
     }
 
     /// Removes everything this client leaves behind, its own row last. Holds that have not ended stay, and the row with them.
@@ -113,8 +138,6 @@ fn tidy(tx: &mut Transaction<'_>, names: &[LockName]) -> Result<(), Fault> {
     for name in names {
         let idle = tx.with(name, |tx, record| {
             record.sweep(tx.at, &mut tx.after.woken);
-            // Claims of ours that time has ended are not ours any more, whether or not their guards know.
-            tx.store.claims().retain(name, |id| record.line.iter().any(|ticket| ticket.id == id));
             Ok(record.is_idle().then_some(record.last))
         });
         match idle {

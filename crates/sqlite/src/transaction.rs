@@ -7,9 +7,10 @@
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension, params};
-use tenure_core::record::{Admission, ClientKey, Moment, Record, Stage, Ticket, Wake};
+use tenure_core::record::{Admission, ClientKey, Moment, Record, Stage, Wake};
 use tenure_core::{Claim, ClaimId, Clock, Error, ErrorKind, Grant, Instant, Kind, LockName, Token, margin};
 
 use crate::codec::{self, Message};
@@ -26,8 +27,8 @@ pub(crate) struct After {
     pub(crate) loose: Vec<(LockName, Instant)>,
     /// The ear should look at its plans again.
     pub(crate) poke_ear: bool,
-    /// The client has no claim in the file any more.
-    pub(crate) is_idle: bool,
+    /// The client has just left its row in the file, or has no claim there any more.
+    pub(crate) has_chores: bool,
     /// Clients that were found dead, and may have left more than what was in the way.
     pub(crate) dead: Vec<ClientKey>,
 }
@@ -133,9 +134,7 @@ impl<'a> Transaction<'a> {
             self.connection.prepare_cached(sql)?.execute(params![name.as_str(), new])?;
         }
         self.bytes.clear();
-        // Whoever waits looks after the name. Where nobody does, somebody must come back to it: now that it is idle, or
-        // when time has ended whoever holds it, for a holder may never be heard of again.
-        if !matches!(record.line.back(), Some(Ticket { stage: Stage::Waiting { .. }, .. })) {
+        if record.line.iter().all(|ticket| matches!(ticket.stage, Stage::Closing { .. })) {
             self.after.loose.push((name.clone(), record.next_change().unwrap_or(self.at.now)));
         }
         Ok(())
@@ -162,6 +161,7 @@ impl<'a> Transaction<'a> {
         let values = params![self.store.me as i64, pid, start as i64, namespace as i64, since];
         self.connection.prepare_cached(sql)?.execute(values)?;
         self.is_registered = true;
+        self.after.has_chores = true;
         Ok(())
     }
 
@@ -202,7 +202,7 @@ impl<'a> Transaction<'a> {
             };
             tx.after.woken.append(&mut woken);
             if !matches!(asked, Asked::Busy) {
-                tx.store.claims().insert(&claim.name, claim.id);
+                tx.store.claims().insert(claim.id, claim.name.clone());
                 if !tx.is_registered {
                     tx.register()?;
                 }
@@ -212,10 +212,9 @@ impl<'a> Transaction<'a> {
     }
 
     /// Ends a claim, and tells whoever stood behind it in line that it has somebody else in front of it now.
-    pub(crate) fn end(&mut self, name: &LockName, id: ClaimId) -> Result<(), Fault> {
+    pub(crate) fn end(&mut self, name: &LockName, id: ClaimId, min_hold: Duration) -> Result<(), Fault> {
         let mut claims = self.store.claims();
-        claims.remove(name, id);
-        self.after.is_idle |= claims.is_empty();
+        self.after.has_chores |= claims.remove(&id).is_some() && claims.is_empty();
         drop(claims);
         self.with(name, |tx, record| {
             let place = record.line.iter().position(|ticket| ticket.id == id);
@@ -225,7 +224,7 @@ impl<'a> Transaction<'a> {
             {
                 tx.after.messages.push((behind.client, Message::Look(behind.id)));
             }
-            record.end(id, tx.at, &mut tx.after.woken);
+            record.end(id, min_hold, tx.at, &mut tx.after.woken);
             Ok(())
         })
         .map(drop)
