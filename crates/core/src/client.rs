@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::future::Future;
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use crate::backend::{Abilities, Backend, Finding};
 use crate::environment::Environment;
@@ -195,6 +196,9 @@ impl Client {
     /// # Cancel safety
     /// Dropping it stops waiting; the endings go on.
     pub async fn close(&self) -> Result<()> {
+        if self.inner.is_forked() {
+            return Err(forked());
+        }
         self.inner.keeper.drain().await;
         self.backend().close().await
     }
@@ -306,9 +310,7 @@ impl Asker {
     /// One claim, one ask.
     async fn ask_once(&self, mode: Mode, wait: Wait) -> Result<Asked> {
         if self.client.is_forked() {
-            return Err(Error::new(ErrorKind::Unavailable, "this process was forked from the one that connected")
-                .with_name(&self.name)
-                .with_hint("Connect after the fork: a child has no keeper, and must not share its parent's connection"));
+            return Err(forked().with_name(&self.name));
         }
         let keeper = self.client.keeper();
         // The clean-up is armed before the request is sent: dropped anywhere below, the claim is ended by its id.
@@ -348,6 +350,11 @@ impl Asker {
     }
 }
 
+fn forked() -> Error {
+    Error::new(ErrorKind::Unavailable, "this process was forked from the one that connected")
+        .with_hint("Connect after the fork: a child has no keeper, and must not share its parent's connection")
+}
+
 /// What came of one ask.
 enum Asked {
     Granted(Lease),
@@ -371,7 +378,8 @@ impl Asking<'_> {
 impl Drop for Asking<'_> {
     fn drop(&mut self) {
         if let Some(claim) = self.claim.take() {
-            self.keeper.end(claim);
+            // Nobody has used it: it owes nobody a minimum hold.
+            self.keeper.end(Claim { min_hold: Duration::ZERO, ..claim });
         }
     }
 }

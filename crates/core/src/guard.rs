@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::client::Inner;
 use crate::hold::{Event, Phase};
 use crate::keeper::{Hold, Seen};
-use crate::{Ask, Error, ErrorKind, Grant, Instant, Kind, LockName, Mode, Result, Sequencer, Token};
+use crate::{Ask, Claim, Error, ErrorKind, Grant, Instant, Kind, LockName, Mode, Result, Sequencer, Token};
 
 /// A held lock. It is kept alive in the background until it is released or dropped.
 ///
@@ -34,6 +34,8 @@ use crate::{Ask, Error, ErrorKind, Grant, Instant, Kind, LockName, Mode, Result,
 pub struct Guard {
     pub(crate) lease: Arc<Lease>,
     mode: Mode,
+    /// A conversion was begun and its outcome never heard: it may be tried again.
+    is_unsure: bool,
 }
 
 impl std::fmt::Debug for Guard {
@@ -49,7 +51,7 @@ impl std::fmt::Debug for Guard {
 
 impl Guard {
     pub(crate) fn new(lease: Arc<Lease>, mode: Mode) -> Self {
-        Guard { lease, mode }
+        Guard { lease, mode, is_unsure: false }
     }
 
     /// What is locked.
@@ -131,7 +133,7 @@ impl Guard {
         self.hold().until_some(Hold::asked).await
     }
 
-    /// Everything that happens to this hold, in order: [`Event`]s from now on.
+    /// Everything that happens to this hold, in order, from its grant on: [`Event`]s.
     pub fn events(&self) -> Events {
         Events { hold: Arc::clone(self.hold()), seen: self.hold().seen() }
     }
@@ -169,16 +171,23 @@ impl Guard {
         }
     }
 
+    /// Lets go of a hold that nobody has used.
+    pub(crate) async fn give_up(self) -> Result<()> {
+        match Arc::into_inner(self.lease) {
+            Some(lease) => lease.give_up().await,
+            None => Ok(()),
+        }
+    }
+
     /// Turns a held write lock into a read lock without letting go in between, and lets other readers in.
     ///
     /// # Cancel safety
-    /// Dropped before it completes, the hold is one or the other; this guard then still says writer, and the store may have
-    /// let readers in: release it.
+    /// Dropped before it completes, the store may or may not have let readers in; this guard is a reader's then.
     pub async fn downgrade(&mut self) -> Result<()> {
-        match self.convert(Mode::Exclusive, Mode::Shared).await? {
-            Some(()) => Ok(()),
-            None => Err(self.lease.lost()),
-        }
+        self.can_become(Mode::Shared)?;
+        // A reader from here on, whatever becomes of the request: the store may let others in before we hear of it.
+        self.mode = Mode::Shared;
+        self.convert(Mode::Shared).await?.ok_or_else(|| self.lease.lost())
     }
 
     /// Turns a held read lock into the write lock if this is the only reader inside; `false` if it is not, and then it is
@@ -186,21 +195,28 @@ impl Guard {
     /// hold has a new, higher token.
     ///
     /// # Cancel safety
-    /// Dropped before it completes, the hold is one or the other; this guard then still says reader: release it.
+    /// Dropped before it completes, the store may or may not have made it the writer; this guard is a reader's, and trying
+    /// again says which.
     pub async fn try_upgrade(&mut self) -> Result<bool> {
-        Ok(self.convert(Mode::Shared, Mode::Exclusive).await?.is_some())
+        self.can_become(Mode::Exclusive)?;
+        Ok(self.convert(Mode::Exclusive).await?.is_some())
     }
 
-    async fn convert(&mut self, from: Mode, to: Mode) -> Result<Option<()>> {
-        if (self.kind(), self.mode) != (Kind::RwLock, from) {
-            let what = format!("a {} held {} cannot become {to}", self.kind(), self.mode);
-            return Err(Error::new(ErrorKind::Unsupported, what).with_name(self.name()));
+    fn can_become(&self, to: Mode) -> Result<()> {
+        if self.kind() == Kind::RwLock && (self.mode != to || self.is_unsure) {
+            return self.check();
         }
-        self.check()?;
-        let (client, hold) = (&self.lease.client, self.hold());
-        let keeper = client.keeper();
+        let what = format!("a {} held {} cannot become {to}", self.kind(), self.mode);
+        Err(Error::new(ErrorKind::Unsupported, what).with_name(self.name()))
+    }
+
+    async fn convert(&mut self, to: Mode) -> Result<Option<()>> {
+        let (keeper, hold) = (Arc::clone(self.lease.client.keeper()), Arc::clone(self.hold()));
         let sent = keeper.now();
-        let Some(Grant { token, until }) = keeper.backend.convert(&hold.claim, to).await? else { return Ok(None) };
+        self.is_unsure = true;
+        let converted = keeper.backend.convert(&hold.claim, to).await?;
+        self.is_unsure = false;
+        let Some(Grant { token, until }) = converted else { return Ok(None) };
         hold.regranted(token, until, keeper.next_renewal(sent, hold.claim.ttl), keeper.now());
         self.mode = to;
         self.check()?;
@@ -262,13 +278,27 @@ impl Lease {
             .with_hint("Somebody else may hold it now: stop, and check what was done since")
     }
 
-    async fn release(mut self) -> Result<()> {
+    /// Lets go of a hold that nobody has used: it owes nobody a minimum hold.
+    async fn give_up(self) -> Result<()> {
+        let claim = Claim { min_hold: Duration::ZERO, ..self.hold.claim.clone() };
+        self.end(&claim).await
+    }
+
+    async fn release(self) -> Result<()> {
+        let claim = self.hold.claim.clone();
+        self.end(&claim).await
+    }
+
+    async fn end(mut self, claim: &Claim) -> Result<()> {
         if self.is_forked() {
             return Err(self.lost());
         }
         let had_it = self.client.keeper().let_go(&self.hold);
+        if !had_it && !claim.lock_delay.is_zero() {
+            return Err(self.lost()); // and `drop` sees to it that its lock-delay is kept
+        }
         // Not `released` yet: if this future is dropped, or the store does not confirm, `drop` goes on in the background.
-        self.client.keeper().backend.release(&self.hold.claim).await?;
+        self.client.keeper().backend.release(claim).await?;
         self.released = true;
         if had_it { Ok(()) } else { Err(self.lost()) }
     }
@@ -282,8 +312,12 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         if !self.released && !self.is_forked() {
-            self.client.keeper().let_go(&self.hold);
-            self.client.keeper().end(self.hold.claim.clone());
+            let (keeper, claim) = (self.client.keeper(), self.hold.claim.clone());
+            if keeper.let_go(&self.hold) || claim.lock_delay.is_zero() {
+                keeper.end(claim);
+            } else {
+                keeper.end_after_loss(claim); // ending it now would open the name before its lock-delay is over
+            }
         }
     }
 }

@@ -44,21 +44,26 @@ pub(crate) struct State {
     overdue: Instant,
     /// A renewal is on its way; the next one waits for its answer or its deadline.
     in_flight: bool,
+    keep: bool,
     ttl: Duration,
 }
 
 impl State {
     /// A hold granted with this window; `keep` is whether it is renewed, `cap` is where renewal stops.
     pub(crate) fn new(ttl: Duration, now: Instant, until: Instant, keep: bool, cap: Instant) -> Self {
-        let mut state =
-            State { phase: Phase::Held, until, cap, due: Instant::NEVER, overdue: Instant::NEVER, in_flight: false, ttl };
-        if keep {
-            // A grant made while waiting has a short first window: a third of what is left, not of the ttl.
-            state.plan(now + until.since(now) / 3);
-        } else {
-            state.cap = cap.min(until);
-        }
-        state.until = state.until.min(state.cap);
+        let cap = if keep { cap } else { cap.min(until) };
+        let mut state = State {
+            phase: Phase::Held,
+            until: until.min(cap),
+            cap,
+            due: Instant::NEVER,
+            overdue: Instant::NEVER,
+            in_flight: false,
+            keep,
+            ttl,
+        };
+        // A grant made while waiting has a short first window: a third of what is left, not of the ttl.
+        state.plan(now + until.since(now) / 3);
         state
     }
 
@@ -75,7 +80,7 @@ impl State {
 
     /// When it would like to be renewed, for batching.
     pub(crate) fn wants_renewal_before(&self, then: Instant) -> bool {
-        matches!(self.phase, Phase::Held | Phase::Jeopardy) && !self.in_flight && self.due <= then && self.until < self.cap
+        matches!(self.phase, Phase::Held | Phase::Jeopardy) && !self.in_flight && self.due <= then
     }
 
     /// Time has passed. Becomes `Lost` or `Jeopardy` by the local clock alone, and says whether to renew.
@@ -140,15 +145,20 @@ impl State {
         }
     }
 
-    fn plan(&mut self, due: Instant) {
-        self.due = due;
-        self.overdue = due + renewal_deadline(self.ttl);
+    /// How long a renewal sent now may take before it is given up and tried on a fresh connection: a sixth of the ttl, less
+    /// where that would leave no time for a second try.
+    pub(crate) fn renewal_deadline(&self, now: Instant) -> Duration {
+        (self.ttl / 6).min(self.until.since(now) / 3)
     }
-}
 
-/// How long one renewal may take before it is given up and tried on a fresh connection.
-pub(crate) fn renewal_deadline(ttl: Duration) -> Duration {
-    ttl / 6
+    /// Sets the next renewal, if there is one: none where renewal is off, or could not reach beyond the cap.
+    fn plan(&mut self, due: Instant) {
+        (self.due, self.overdue) = if self.keep && self.until < self.cap {
+            (due, due + self.renewal_deadline(due))
+        } else {
+            (Instant::NEVER, Instant::NEVER)
+        };
+    }
 }
 
 /// What a holder can be told.
@@ -222,6 +232,21 @@ mod tests {
         assert_eq!(state.tick(at(5)), Duty::Nothing, "there is nothing left to gain");
         state.tick(at(7));
         assert_eq!(state.phase, Phase::Lost);
+    }
+
+    #[test]
+    fn at_the_cap_there_is_nothing_to_wake_for_but_the_end() {
+        let mut state = State::new(TTL, at(0), at(6), true, at(5));
+        assert_eq!(state.next_event(), at(5));
+        assert_eq!((state.tick(at(4)), state.phase), (Duty::Nothing, Phase::Held));
+        assert_eq!(state.next_event(), at(5));
+    }
+
+    #[test]
+    fn a_short_first_window_leaves_time_for_a_second_try() {
+        let state = State::new(Duration::from_secs(60), at(0), at(6), true, Instant::NEVER);
+        assert_eq!(state.renewal_deadline(at(3)), Duration::from_secs(1));
+        assert!(state.overdue < at(4), "jeopardy comes before the loss");
     }
 
     #[test]

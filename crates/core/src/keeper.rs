@@ -22,7 +22,7 @@ use tokio::time::timeout;
 
 use crate::backend::Backend;
 use crate::environment::{Environment, Home};
-use crate::hold::{Duty, Event, Phase, State, renewal_deadline};
+use crate::hold::{Duty, Event, Phase, State};
 use crate::{Ask, Claim, ClaimId, Error, ErrorKind, Instant, Renewal, Result, Token};
 
 /// One hold, shared by its guard and the keeper.
@@ -178,6 +178,16 @@ impl Table {
         self.holds.insert((at, hold.number), hold);
     }
 
+    /// Keeps a hold that is still one; a lost one is handed over to be cleared away.
+    fn put_back(&mut self, hold: Arc<Hold>, lost: &mut Vec<Arc<Hold>>) {
+        let phase = hold.lock().state.phase;
+        match phase {
+            Phase::Held | Phase::Jeopardy => self.insert(hold),
+            Phase::Lost => lost.push(hold),
+            Phase::Gone => {}
+        }
+    }
+
     fn remove(&mut self, hold: &Hold) {
         let at = Instant::from_nanos(hold.place.load(Ordering::Relaxed));
         self.holds.remove(&(at, hold.number));
@@ -202,6 +212,8 @@ pub(crate) struct Shared {
 enum Job {
     /// End this claim, whatever it was.
     End(Claim),
+    /// End this claim once the store's own time for it is over.
+    EndAfterLoss(Claim),
     /// Say when every ending so far is done.
     Drain(oneshot::Sender<()>),
     /// The client is gone.
@@ -320,6 +332,11 @@ impl Shared {
         let _ = self.jobs.send(Job::End(claim));
     }
 
+    /// Ends a lost claim in the background, but not before its lock-delay is over.
+    pub(crate) fn end_after_loss(&self, claim: Claim) {
+        let _ = self.jobs.send(Job::EndAfterLoss(claim));
+    }
+
     /// A third of the ttl after `sent`, less up to a tenth of that, so that clients that started together drift apart.
     pub(crate) fn next_renewal(&self, sent: Instant, ttl: Duration) -> Instant {
         let interval = ttl / 3;
@@ -358,7 +375,8 @@ impl News {
 /// The keeper's life.
 async fn keep(shared: Arc<Shared>, mut inbox: mpsc::UnboundedReceiver<Job>) {
     let mut endings = JoinSet::new();
-    let mut drains: Vec<oneshot::Sender<()>> = Vec::new();
+    // Every ending has a copy of the sender; when all of them are gone, so are the endings before a drain.
+    let mut current = mpsc::channel::<()>(1);
     let mut stopping = false;
     loop {
         let next = look_after(&shared);
@@ -366,26 +384,29 @@ async fn keep(shared: Arc<Shared>, mut inbox: mpsc::UnboundedReceiver<Job>) {
         tokio::select! {
             biased;
             job = inbox.recv(), if !stopping => match job {
-                Some(Job::End(claim)) => { endings.spawn(end(Arc::clone(&shared), claim)); }
-                Some(Job::Drain(done)) => drains.push(done),
+                Some(Job::End(claim)) => { endings.spawn(end(Arc::clone(&shared), claim, current.0.clone())); }
+                Some(Job::EndAfterLoss(claim)) => clear_away(&shared, claim),
+                Some(Job::Drain(done)) => {
+                    let (sender, mut ended) = std::mem::replace(&mut current, mpsc::channel(1));
+                    drop(sender);
+                    tokio::spawn(async move {
+                        ended.recv().await;
+                        let _ = done.send(());
+                    });
+                }
                 Some(Job::Stop) | None => stopping = true,
             },
             Some(_) = endings.join_next() => {}
             () = shared.wake.notified() => {}
             () = sleep => {}
         }
-        if endings.is_empty() {
-            drains.drain(..).for_each(|done| {
-                let _ = done.send(());
-            });
-            if stopping && inbox.is_empty() {
-                return;
-            }
-        }
         while stopping && let Ok(job) = inbox.try_recv() {
             if let Job::End(claim) = job {
-                endings.spawn(end(Arc::clone(&shared), claim));
+                endings.spawn(end(Arc::clone(&shared), claim, current.0.clone()));
             }
+        }
+        if stopping && endings.is_empty() {
+            return;
         }
     }
 }
@@ -393,14 +414,15 @@ async fn keep(shared: Arc<Shared>, mut inbox: mpsc::UnboundedReceiver<Job>) {
 /// Does what is due, and says when to look again.
 fn look_after(shared: &Arc<Shared>) -> Instant {
     let now = shared.now();
-    let mut due = Vec::new();
+    let (mut due, mut lost) = (Vec::new(), Vec::new());
     let mut table = shared.table();
-    while let Some(first) = table.holds.first_entry().filter(|first| first.key().0 <= now) {
-        let hold = first.remove();
+    // Each hold once, whatever it says about when it wants to be looked at next.
+    let later = table.holds.split_off(&(now, u64::MAX));
+    for (_, hold) in std::mem::replace(&mut table.holds, later) {
         if hold.step(|shown| shown.state.tick(now)) == Duty::Renew {
             due.push(hold);
-        } else if !matches!(hold.lock().state.phase, Phase::Lost | Phase::Gone) {
-            table.insert(hold);
+        } else {
+            table.put_back(hold, &mut lost);
         }
     }
     if let Some(shortest) = due.iter().map(|hold| hold.claim.ttl).min() {
@@ -423,6 +445,7 @@ fn look_after(shared: &Arc<Shared>) -> Instant {
     let next = table.holds.first_key_value().map_or(Instant::NEVER, |((at, _), _)| *at);
     table.wakes_at = Some(next);
     drop(table);
+    lost.into_iter().for_each(|hold| clear_away(shared, hold.claim.clone()));
     for batch in batches(due) {
         tokio::spawn(renew(Arc::clone(shared), batch));
     }
@@ -447,9 +470,9 @@ async fn renew(shared: Arc<Shared>, batch: Vec<Arc<Hold>>) {
     let claims: Vec<Claim> = batch.iter().map(|hold| hold.claim.clone()).collect();
     let ttl = claims[0].ttl; // the shortest, see `batches`
     let sent = shared.now();
-    let answers = timeout(renewal_deadline(ttl), shared.backend.renew(&claims)).await;
+    let deadline = batch.iter().map(|hold| hold.lock().state.renewal_deadline(sent)).min().unwrap_or_default();
+    let answers = timeout(deadline, shared.backend.renew(&claims)).await;
     let now = shared.now();
-    let retry = now + shared.environment.between(ttl / 48, ttl / 24);
     let next = shared.next_renewal(sent, ttl);
     let answers = answers.unwrap_or_default();
     let mut answers = answers.into_iter();
@@ -462,26 +485,42 @@ async fn renew(shared: Arc<Shared>, batch: Vec<Arc<Hold>>) {
                 }
             }
             Some(Ok(Renewal::Lost)) => hold.step(|shown| shown.state.refused()),
-            Some(Err(_)) | None => hold.step(|shown| shown.state.unknown(retry, now)),
+            Some(Err(_)) | None => {
+                // Soon, and sooner where the window is short: there must be time for another try.
+                let pause = (ttl / 24).min(hold.until().since(now) / 4);
+                let retry = now + shared.environment.between(pause / 2, pause);
+                hold.step(|shown| shown.state.unknown(retry, now));
+            }
         }
     }
+    let mut lost = Vec::new();
     let mut table = shared.table();
     for hold in batch {
         table.remove(&hold);
-        if !matches!(hold.lock().state.phase, Phase::Lost | Phase::Gone) {
-            table.insert(hold);
-        }
+        table.put_back(hold, &mut lost);
     }
     drop(table);
+    lost.into_iter().for_each(|hold| clear_away(&shared, hold.claim.clone()));
     shared.wake.notify_one();
 }
 
+/// A lost hold is the store's to forget, but a store may not look at a name again that nobody asks for. Ended by its id
+/// when the store's own time for it is over, and not before: until then its lock-delay keeps the name closed.
+fn clear_away(shared: &Arc<Shared>, claim: Claim) {
+    let claim = Claim { min_hold: Duration::ZERO, ..claim };
+    let (shared, over) = (Arc::clone(shared), shared.now() + claim.ttl + claim.lock_delay);
+    tokio::spawn(async move {
+        shared.environment.clock.sleep_until(over).await;
+        let _ = timeout(claim.ttl, shared.backend.release(&claim)).await;
+    });
+}
+
 /// Ends one claim for good: until the store confirmed it, or must have forgotten it by itself.
-async fn end(shared: Arc<Shared>, claim: Claim) {
+async fn end(shared: Arc<Shared>, claim: Claim, _until_done: mpsc::Sender<()>) {
     let forgotten = shared.now() + claim.ttl + claim.lock_delay + claim.min_hold;
     let mut pause = Duration::from_millis(5);
     loop {
-        let deadline = renewal_deadline(claim.ttl).max(Duration::from_millis(50));
+        let deadline = (claim.ttl / 6).max(Duration::from_millis(50));
         if let Ok(Ok(())) = timeout(deadline, shared.backend.release(&claim)).await {
             return;
         }

@@ -12,6 +12,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::Duration;
 
 use tokio::sync::{Notify, oneshot};
 
@@ -49,9 +50,18 @@ struct Store {
 #[derive(Default)]
 struct Names {
     records: HashMap<LockName, Record>,
-    waiting: HashMap<ClaimId, oneshot::Sender<Grant>>,
+    waiting: HashMap<ClaimId, Sleeper>,
     cells: BTreeMap<LockName, (Vec<u8>, u64)>,
     clients: HashMap<ClientKey, News>,
+}
+
+/// A waiter, as those see it who may let it in.
+struct Sleeper {
+    grant: oneshot::Sender<Grant>,
+    /// Rings when it should look at the clock anew.
+    look: Arc<Notify>,
+    /// When its own timer will have it look.
+    looks_at: Instant,
 }
 
 /// One client's end of a [`Memory`].
@@ -129,24 +139,59 @@ impl Store {
         Some(answer)
     }
 
-    /// What every verb ends with: an idle record is dropped, the woken are told, watchers look.
+    /// What every verb ends with: the woken are told, the first in line looks no later than time may let it in, an idle
+    /// record is dropped, watchers look.
     fn settle(&self, names: &mut Names, name: &LockName, woken: Vec<Wake>) {
         for wake in woken {
-            if let Some(sender) = names.waiting.remove(&wake.id) {
-                let _ = sender.send(wake.grant()); // a receiver that is gone is about to end its claim: see `Place`
+            if let Some(waiting) = names.waiting.remove(&wake.id) {
+                let _ = waiting.grant.send(wake.grant()); // a receiver that is gone is about to end its claim: see `Place`
             }
         }
-        if names.records.get(name).is_some_and(Record::is_idle) {
-            let record = names.records.remove(name).expect("it was just there");
+        let Some(record) = names.records.get(name) else { return };
+        if let (Some(first), Some(changes)) = (record.first_waiter(), record.next_change())
+            && let Some(waiting) = names.waiting.get_mut(&first)
+            && changes < waiting.looks_at
+        {
+            waiting.looks_at = changes;
+            waiting.look.notify_one();
+        }
+        if record.is_idle() {
             self.floor.fetch_max(record.last.get(), Ordering::Relaxed);
+            names.records.remove(name);
         }
         self.changed.notify_waiters();
+    }
+
+    /// Tells clients about their claims. Not under the mutex: the last word to a client may be what ends it.
+    fn tell(&self, claims: &[(ClientKey, ClaimId)], news: impl Fn(&News, ClaimId)) {
+        for (client, id) in claims {
+            let client = self.lock().clients.get(client).cloned();
+            if let Some(client) = client {
+                news(&client, *id);
+            }
+        }
+    }
+
+    /// When a waiter should look at its name by itself; notes it, so that [`settle`](Self::settle) can tell it otherwise.
+    fn next_look(&self, claim: &Claim) -> Instant {
+        let mut names = self.lock();
+        let changes = names.records.get(&claim.name).and_then(Record::next_change).unwrap_or(Instant::NEVER);
+        if let Some(waiting) = names.waiting.get_mut(&claim.id) {
+            waiting.looks_at = changes;
+        }
+        changes
     }
 
     fn view(&self, name: &LockName) -> View {
         let (names, now) = (self.lock(), self.clock.now());
         names.records.get(name).map_or_else(|| View::free(name.clone()), |record| record.view(name, now))
     }
+}
+
+/// What a waiter waits on.
+struct InLine {
+    granted: oneshot::Receiver<Grant>,
+    look: Arc<Notify>,
 }
 
 /// A place in line that ends with its future: dropping it ends the claim.
@@ -158,13 +203,13 @@ struct Place<'a> {
 impl Drop for Place<'_> {
     fn drop(&mut self) {
         self.store.lock().waiting.remove(&self.claim.id);
-        self.store.with(&self.claim.name, |record, at, woken| record.end(self.claim.id, at, woken));
+        self.store.with(&self.claim.name, |record, at, woken| record.end(self.claim.id, Duration::ZERO, at, woken));
     }
 }
 
 impl MemoryBackend {
     /// Lets the claim in, or puts it in line and gives the channel it will be woken through.
-    fn ask_for(&self, claim: &Claim, wait: Wait) -> Result<Result<Option<Grant>, oneshot::Receiver<Grant>>> {
+    fn ask_for(&self, claim: &Claim, wait: Wait) -> Result<Result<Option<Grant>, InLine>> {
         let mut names = self.store.lock();
         let at = self.store.moment();
         let floor = || Record::new(claim.kind, Token::new(self.store.floor.load(Ordering::Relaxed)));
@@ -176,9 +221,11 @@ impl MemoryBackend {
             Ok(Admission::Granted(token)) => Ok(Ok(Some(Grant { token, until: claim.window(at.now) }))),
             Ok(Admission::Busy) => Ok(Ok(None)),
             Ok(Admission::Queued) => {
-                let (sender, receiver) = oneshot::channel();
-                names.waiting.insert(claim.id, sender);
-                Ok(Err(receiver))
+                let (grant, granted) = oneshot::channel();
+                let look = Arc::new(Notify::new());
+                let waiting = Sleeper { grant, look: Arc::clone(&look), looks_at: Instant::from_nanos(0) };
+                names.waiting.insert(claim.id, waiting);
+                Ok(Err(InLine { granted, look }))
             }
             Err(error) => Err(error),
         };
@@ -186,7 +233,8 @@ impl MemoryBackend {
         answer
     }
 
-    async fn wait_in_line(&self, claim: &Claim, wait: Wait, mut granted: oneshot::Receiver<Grant>) -> Option<Grant> {
+    async fn wait_in_line(&self, claim: &Claim, wait: Wait, in_line: InLine) -> Option<Grant> {
+        let InLine { mut granted, look } = in_line;
         let (store, clock) = (&*self.store, self.store.clock);
         let place = Place { store, claim };
         let deadline = match wait {
@@ -194,13 +242,14 @@ impl MemoryBackend {
             Wait::No | Wait::Forever => Instant::NEVER,
         };
         loop {
-            let changes = store.lock().records.get(&claim.name).and_then(Record::next_change).unwrap_or(Instant::NEVER);
+            let changes = store.next_look(claim);
             tokio::select! {
                 biased;
                 grant = &mut granted => {
                     std::mem::forget(place); // the claim is the caller's now
                     return grant.ok();
                 }
+                () = look.notified() => {}
                 () = clock.sleep_until(deadline.min(changes)) => {}
             }
             // Somebody's time is up: a holder's, then whoever is next is woken by this very sweep; or our own.
@@ -238,7 +287,7 @@ impl Backend for MemoryBackend {
         Box::pin(async move {
             match self.ask_for(claim, wait)? {
                 Ok(answer) => Ok(answer),
-                Err(granted) => Ok(self.wait_in_line(claim, wait, granted).await),
+                Err(in_line) => Ok(self.wait_in_line(claim, wait, in_line).await),
             }
         })
     }
@@ -254,7 +303,7 @@ impl Backend for MemoryBackend {
 
     fn release<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
-            self.store.with(&claim.name, |record, at, woken| record.end(claim.id, at, woken));
+            self.store.with(&claim.name, |record, at, woken| record.end(claim.id, claim.min_hold, at, woken));
             Ok(())
         })
     }
@@ -307,12 +356,7 @@ impl Backend for MemoryBackend {
     fn ask<'a>(&'a self, name: &'a LockName, ask: &'a Ask) -> BoxFuture<'a, Result<usize>> {
         Box::pin(async move {
             let told = self.store.with(name, |record, _, _| record.ask(ask)).unwrap_or_default();
-            let names = self.store.lock();
-            for (client, id) in &told {
-                if let Some(news) = names.clients.get(client) {
-                    news.asked(*id, ask.clone());
-                }
-            }
+            self.store.tell(&told, |news, id| news.asked(id, ask.clone()));
             Ok(told.len())
         })
     }
@@ -320,12 +364,7 @@ impl Backend for MemoryBackend {
     fn break_holds<'a>(&'a self, name: &'a LockName, only: Option<Token>) -> BoxFuture<'a, Result<usize>> {
         Box::pin(async move {
             let broken = self.store.with(name, |record, at, woken| record.break_holds(only, at, woken)).unwrap_or_default();
-            let names = self.store.lock();
-            for (client, id) in &broken {
-                if let Some(news) = names.clients.get(client) {
-                    news.lost(*id);
-                }
-            }
+            self.store.tell(&broken, |news, id| news.lost(id));
             Ok(broken.len())
         })
     }

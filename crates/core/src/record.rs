@@ -59,8 +59,6 @@ pub struct Ticket {
     pub handover_ttl: Duration,
     /// How long the name stays closed if this holder is lost.
     pub lock_delay: Duration,
-    /// How long the name stays closed at least, once granted.
-    pub min_hold: Duration,
     /// What it shows.
     pub note: Note,
     /// Who it is.
@@ -88,7 +86,7 @@ pub enum Stage {
         /// Somebody asked it to let go.
         asked: Option<Ask>,
     },
-    /// Released before its minimum hold was over: closed until then, and nobody's.
+    /// Released before its minimum hold was over, or broken with a lock-delay: closed until then, and nobody's.
     Closing {
         /// The fencing number it had.
         token: Token,
@@ -165,7 +163,8 @@ impl Record {
     /// Asks for a claim: lets it in, puts it in line if `queue_until` says how long it may wait there unheard, or neither.
     ///
     /// Asking again with the id of a claim that is already here changes nothing and answers as the first time: a retry
-    /// after a lost reply is not a second ask.
+    /// after a lost reply is not a second ask. It may have been let in while it waited, on the short ttl of a hand-over:
+    /// whoever answers a second ask with a window must look at the ticket, not at the claim.
     pub fn ask_for(
         &mut self,
         claim: &Claim,
@@ -194,7 +193,6 @@ impl Record {
             ttl: claim.ttl,
             handover_ttl: claim.handover_ttl,
             lock_delay: claim.lock_delay,
-            min_hold: claim.min_hold,
             note: claim.note.clone(),
             origin: claim.origin.clone(),
             since: at.now,
@@ -213,15 +211,20 @@ impl Record {
     }
 
     /// Ends a claim, whatever it was: a hold, a place in line, or nothing at all. Says whether it was there.
-    pub fn end(&mut self, id: ClaimId, at: Moment, woken: &mut Vec<Wake>) -> bool {
+    ///
+    /// A hold that is let go before its `min_hold` is over keeps the name closed until then. Whoever gives up a claim that
+    /// nobody ever used says zero, and a hold that has expired closes nothing any more.
+    pub fn end(&mut self, id: ClaimId, min_hold: Duration, at: Moment, woken: &mut Vec<Wake>) -> bool {
         let Some(place) = self.place(id) else {
             self.sweep(at, woken);
             return false;
         };
         let ticket = &mut self.line[place];
-        let opens = ticket.since + ticket.min_hold;
+        let opens = ticket.since + min_hold;
         match ticket.stage {
-            Stage::Held { token, .. } if opens > at.now => ticket.stage = Stage::Closing { token, expires: opens },
+            Stage::Held { token, expires, .. } if opens > at.now && expires > at.now => {
+                ticket.stage = Stage::Closing { token, expires: opens };
+            }
             Stage::Closing { .. } => {}
             _ => drop(self.line.remove(place)),
         }
@@ -270,6 +273,7 @@ impl Record {
         let Stage::Held { token, expires, .. } = &mut ticket.stage else { return None };
         match (ticket.mode, to) {
             (Mode::Exclusive, Mode::Shared) => {}
+            (had, to) if had == to => {} // the answer to the first time was lost
             (Mode::Shared, Mode::Exclusive) if alone => {
                 // A reader that came later and has gone may have shown a higher token than ours to the resource.
                 self.last = Token::next(self.last, at.wall_micros);
@@ -284,13 +288,16 @@ impl Record {
         Some(token)
     }
 
-    /// Ends holds by force, all or the one with this token; says which clients lost which claims.
+    /// Ends holds by force, all or the one with this token; says which clients lost which claims. To its holder that is a
+    /// loss, so its lock-delay keeps the name closed; breaking it a second time ends that too.
     pub fn break_holds(&mut self, only: Option<Token>, at: Moment, woken: &mut Vec<Wake>) -> Vec<(ClientKey, ClaimId)> {
         let mut broken = Vec::new();
-        self.line.retain(|ticket| match ticket.stage {
+        self.line.retain_mut(|ticket| match ticket.stage {
             Stage::Held { token, .. } | Stage::Closing { token, .. } if only.is_none_or(|only| only == token) => {
                 broken.push((ticket.client, ticket.id));
-                false
+                let stays_closed = matches!(ticket.stage, Stage::Held { .. }) && !ticket.lock_delay.is_zero();
+                ticket.stage = Stage::Closing { token, expires: at.now + ticket.lock_delay };
+                stays_closed
             }
             _ => true,
         });
@@ -360,6 +367,11 @@ impl Record {
     /// When time alone may next let somebody in: the earliest end of a hold, or of the first waiter.
     pub fn next_change(&self) -> Option<Instant> {
         self.line.iter().take(self.holders() + 1).map(Ticket::ends).min()
+    }
+
+    /// Who is first in line, if anybody waits.
+    pub fn first_waiter(&self) -> Option<ClaimId> {
+        self.line.get(self.holders()).map(|ticket| ticket.id)
     }
 
     /// The client that stands directly in this waiter's way, for stores that can see a client die: the one in front of it

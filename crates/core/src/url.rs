@@ -61,6 +61,15 @@ impl StoreUrl {
         self.parameters.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
+    /// Refuses a user and password, for stores that have none: `sqlite://a@b/x.db` is a directory with an `@`, not a login.
+    pub fn refuse_login(&self) -> Result<()> {
+        if self.user.is_none() && self.password.is_none() {
+            return Ok(());
+        }
+        let what = format!("{}: URLs have no user and no password", self.scheme);
+        Err(Error::new(ErrorKind::BadUrl, what).with_hint("If the @ belongs to the path, write it as %40"))
+    }
+
     /// Refuses parameters that the store does not know, so that a typing error is not a silent default.
     pub fn allow_parameters(&self, known: &[&str]) -> Result<()> {
         match self.parameters.iter().find(|(name, _)| !known.contains(&name.as_str())) {
@@ -95,6 +104,9 @@ impl std::str::FromStr for StoreUrl {
             Some(rest) => rest.split_at(rest.find('/').unwrap_or(rest.len())),
             None => ("", rest),
         };
+        if authority.contains(':') && !authority.contains('@') && path.contains('@') {
+            return Err(bad("has an '@' after a '/'").with_hint("In a user's name or password write / as %2F and @ as %40"));
+        }
         let (login, hosts) = match authority.rsplit_once('@') {
             Some((login, hosts)) => (Some(login), hosts),
             None => (None, authority),
@@ -162,7 +174,9 @@ impl fmt::Display for StoreUrl {
 
 /// Parameters that stores use for secrets, whatever their scheme.
 fn is_secret(name: &str) -> bool {
-    ["password", "secret", "token", "key"].iter().any(|word| name.to_ascii_lowercase().contains(word))
+    ["pass", "pwd", "secret", "token", "key", "auth", "credential"]
+        .iter()
+        .any(|word| name.to_ascii_lowercase().contains(word))
 }
 
 impl fmt::Debug for StoreUrl {

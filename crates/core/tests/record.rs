@@ -96,7 +96,7 @@ proptest! {
                     asked += 1;
                 }
                 Verb::End { claim } => {
-                    if record.end(id(claim), at, &mut woken) {
+                    if record.end(id(claim), Duration::from_secs(claim as u64 % 2 * 3), at, &mut woken) {
                         ended.insert(id(claim));
                     }
                     prop_assert!(record.renew(id(claim), at).is_none(), "an ended claim cannot be renewed");

@@ -128,7 +128,8 @@ impl SimBackend {
                 return Ok(Some(grant));
             }
             if self.clock.now() >= deadline {
-                self.call(Request::End { name: claim.name.clone(), id: claim.id }).await?;
+                // Nobody has used it: it owes nobody a minimum hold.
+                self.call(Request::End { name: claim.name.clone(), id: claim.id, min_hold: Duration::ZERO }).await?;
                 return self.nothing_left(claim);
             }
         }
@@ -239,7 +240,8 @@ impl Backend for SimBackend {
     }
 
     fn release<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<()>> {
-        Box::pin(async move { self.call(Request::End { name: claim.name.clone(), id: claim.id }).await.map(drop) })
+        let Claim { name, id, min_hold, .. } = claim;
+        Box::pin(async move { self.call(Request::End { name: name.clone(), id: *id, min_hold: *min_hold }).await.map(drop) })
     }
 
     fn convert<'a>(&'a self, claim: &'a Claim, to: Mode) -> BoxFuture<'a, Result<Option<Grant>>> {

@@ -107,7 +107,7 @@ pub(crate) enum Event {
     /// The store answered a renewal.
     Renewed { claim: ClaimIx, name: NameIx, held: bool },
     /// The store ended a claim.
-    Ends { claim: ClaimIx, name: NameIx },
+    Ends { claim: ClaimIx, name: NameIx, min_hold: Duration },
     /// The store did a client's conversion of this number; no token: it could not.
     Converted { claim: ClaimIx, name: NameIx, number: u64, to: Mode, token: Option<Token> },
     /// A backend told its client that nothing came of the claim and nothing is left of it.
@@ -130,8 +130,6 @@ pub(crate) struct Terms {
     pub(crate) handover_ttl: Duration,
     /// How long the name stays closed after a loss.
     pub(crate) lock_delay: Duration,
-    /// How long it stays closed at least.
-    pub(crate) min_hold: Duration,
 }
 
 /// What the store answered to an ask.

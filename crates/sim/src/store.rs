@@ -20,7 +20,7 @@ use crate::mutant::Mutant;
 pub(crate) enum Request {
     Ask { claim: Claim, queue: bool },
     Touch { name: LockName, id: ClaimId },
-    End { name: LockName, id: ClaimId },
+    End { name: LockName, id: ClaimId, min_hold: Duration },
     Renew { claims: Vec<(LockName, ClaimId)> },
     Convert { name: LockName, id: ClaimId, to: Mode, number: u64 },
     View { name: LockName },
@@ -115,7 +115,7 @@ impl SimStore {
         let reply = match request {
             Request::Ask { claim, queue } => self.ask_for(client, claim, *queue, at, log),
             Request::Touch { name, id } => self.touch(name, *id, at, log),
-            Request::End { name, id } => self.end(name, *id, at, log),
+            Request::End { name, id, min_hold } => self.end(name, *id, *min_hold, at, log),
             Request::Renew { claims } => {
                 Reply::Renewed(claims.iter().map(|(name, id)| self.renew(name, *id, at, log)).collect())
             }
@@ -239,9 +239,9 @@ impl SimStore {
         }
     }
 
-    fn end(&mut self, name: &LockName, id: ClaimId, at: Moment, log: &mut History) -> Reply {
+    fn end(&mut self, name: &LockName, id: ClaimId, min_hold: Duration, at: Moment, log: &mut History) -> Reply {
         let (claim, ix) = (log.claim(id), log.name(name));
-        log.write(at.now, Event::Ends { claim, name: ix });
+        log.write(at.now, Event::Ends { claim, name: ix, min_hold });
         if !self.is(Mutant::NoTombstones) {
             self.over.insert(id);
         }
@@ -250,10 +250,10 @@ impl SimStore {
         let anybody = self.is(Mutant::ReleaseIgnoresId);
         self.verb(name, at, log, |record, woken| {
             let theirs = record.line.front().map(|ticket| ticket.id).filter(|_| anybody);
-            if !record.end(id, at, woken)
+            if !record.end(id, min_hold, at, woken)
                 && let Some(theirs) = theirs
             {
-                record.end(theirs, at, woken);
+                record.end(theirs, min_hold, at, woken);
             }
         });
         Reply::Done
@@ -512,6 +512,6 @@ fn waiters(record: &Record) -> Vec<ClaimId> {
 }
 
 fn terms(claim: &Claim) -> Terms {
-    let Claim { kind, mode, ttl, handover_ttl, lock_delay, min_hold, .. } = *claim;
-    Terms { kind, mode, ttl, handover_ttl, lock_delay, min_hold }
+    let Claim { kind, mode, ttl, handover_ttl, lock_delay, .. } = *claim;
+    Terms { kind, mode, ttl, handover_ttl, lock_delay }
 }

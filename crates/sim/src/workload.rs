@@ -12,10 +12,6 @@ use crate::plan::{LONGEST_TTL_MS, Name};
 use crate::rng::Rng;
 use crate::world::World;
 
-/// Whether tasks cap their holds. Off while core's keeper never comes out of `look_after` for a hold whose window has reached
-/// its cap (seed 7): turn it on with the fix, and keep that seed.
-const MAX_HOLD: bool = false;
-
 /// One task of one client.
 pub(crate) struct Worker {
     pub(crate) world: Arc<World>,
@@ -142,12 +138,7 @@ impl Worker {
             let pause = self.rng.millis(0, 600);
             tokio::time::sleep(pause).await;
             let names = self.targets();
-            let mut choice = self.choose(self.name(names[0]).kind);
-            if names.len() > 1 && (!choice.keep || choice.max_hold.is_some()) {
-                // What a failed round of a multi-lock gives back stays closed for the minimum hold, which the next round's
-                // first name, renewed by nobody or capped, may not outlive: it would try for ever (seed 56094).
-                choice.min_hold = Duration::ZERO;
-            }
+            let choice = self.choose(self.name(names[0]).kind);
             let reentrant = self.name(names[0]).kind == Kind::Mutex && self.rng.chance(200);
             if let Some(held) = self.take(&names, &choice, reentrant).await {
                 self.hold(held, &choice).await;
@@ -183,9 +174,8 @@ impl Worker {
             ttl: Duration::from_millis(ttl),
             keep: rng.chance(850),
             lock_delay: seldom(rng, 1_500),
-            // Beyond the ttl it would not outlive a loss, and whether it does then depends on who looks first.
-            min_hold: seldom(rng, 700).min(Duration::from_millis(ttl)),
-            max_hold: rng.chance(100).then(|| rng.millis(100, 2_000)).filter(|_| MAX_HOLD),
+            min_hold: seldom(rng, 700),
+            max_hold: rng.chance(100).then(|| rng.millis(100, 2_000)),
             spin: rng.chance(100),
             wait: match rng.range(0, 9) {
                 0..=1 => Wait::No,

@@ -29,6 +29,7 @@ pub async fn connect(url: impl AsRef<str>) -> Result<Client> {
     let url: StoreUrl = url.as_ref().parse()?;
     match url.scheme() {
         "memory" => {
+            url.refuse_login()?;
             url.allow_parameters(&[])?;
             let name = url.file_path();
             let store = if name.is_empty() { Memory::new() } else { Memory::shared(&name) };

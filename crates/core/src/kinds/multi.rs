@@ -121,18 +121,18 @@ impl Multi {
             match ask.ask(Mode::Exclusive, left).await {
                 Ok(Some(guard)) => taken.guards.push(guard),
                 Ok(None) => {
-                    taken.release().await?;
+                    taken.give_up().await;
                     return Ok(None);
                 }
                 Err(error) => {
-                    let _ = taken.release().await; // the first error is the one to tell; what is left goes in the background
+                    taken.give_up().await;
                     return Err(error);
                 }
             }
         }
         // Waiting for the last may have outlasted the first: never a partial hold.
         if taken.check().is_err() {
-            let _ = taken.release().await;
+            taken.give_up().await;
             return Ok(None);
         }
         Ok(Some(taken))
@@ -193,12 +193,17 @@ impl MultiGuard {
     /// # Cancel safety
     /// Dropping it drops the future; the locks stay held.
     pub async fn run<F: Future>(&self, work: F) -> Result<F::Output> {
-        let [first, rest @ ..] = &self.guards[..] else { return Ok(work.await) };
-        let mut work: std::pin::Pin<Box<dyn Future<Output = Result<F::Output>> + '_>> = Box::pin(first.run(work));
-        for guard in rest {
-            work = Box::pin(async move { guard.run(work).await? });
-        }
-        work.await
+        tokio::pin!(work);
+        let lost = self.lost();
+        tokio::pin!(lost);
+        std::future::poll_fn(move |context| {
+            self.check()?;
+            if lost.as_mut().poll(context).is_ready() {
+                return std::task::Poll::Ready(Err(self.guards[0].lease.lost()));
+            }
+            work.as_mut().poll(context).map(Ok)
+        })
+        .await
     }
 
     /// Lets go of all of them, the last one taken first. The first error is given, but all are tried.
@@ -212,6 +217,15 @@ impl MultiGuard {
             answer = answer.and(released);
         }
         answer
+    }
+}
+
+impl MultiGuard {
+    /// Lets go of what was taken in vain. What cannot be confirmed now goes on in the background.
+    async fn give_up(mut self) {
+        while let Some(guard) = self.guards.pop() {
+            let _ = guard.give_up().await;
+        }
     }
 }
 

@@ -72,7 +72,7 @@ impl Replay {
             Event::Told { claim, name, waits } => self.told(at, claim, name, waits),
             Event::Forgot { claim, name } => self.forgot(at, claim, name),
             Event::Renewed { claim, name, held } => self.renewed(at, claim, name, held),
-            Event::Ends { claim, name } => self.ends(at, claim, name),
+            Event::Ends { claim, name, min_hold } => self.ends(at, claim, name, min_hold),
             Event::Converted { claim, name, number, to, token } => {
                 if !self.conversions.insert((claim, number)) {
                     self.complain(at, format!("P15: conversion {number} of claim {claim} was done twice"));
@@ -231,11 +231,12 @@ impl Replay {
         }
     }
 
-    fn ends(&mut self, at: Instant, claim: ClaimIx, name: NameIx) {
+    fn ends(&mut self, at: Instant, claim: ClaimIx, name: NameIx, min_hold: Duration) {
         self.sweep(at, name);
         self.ended.insert(claim);
-        if let Some(place) = self.place(name, claim) {
-            let opens = place.since + place.terms.min_hold;
+        // Released once, it stays closed for as long as that said: a second end changes nothing.
+        if let Some(place) = self.place(name, claim).filter(|place| !place.closing) {
+            let opens = place.since + min_hold;
             if place.inside_until.is_some() && opens > at {
                 (place.inside_until, place.closing) = (Some(opens), true);
             } else {

@@ -241,7 +241,7 @@ impl Model for Line {
                 if self.sabotage == Sabotage::NoHandover {
                     next.record.line.retain(|ticket| ticket.id != id(claim));
                 } else {
-                    next.record.end(id(claim), at, &mut woken);
+                    next.record.end(id(claim), Duration::ZERO, at, &mut woken);
                 }
             }
             Step::Convert(claim, to) => {
