@@ -107,6 +107,9 @@ macro_rules! cases {
             ]
             loss { Nothing } => [
                 run_stops_the_future
+                every_future_can_be_spawned
+                a_hand_over_that_lapses_lets_in_the_next
+                a_cancelled_downgrade_claims_no_more_than_it_has
                 run_gives_the_answer
                 run_begins_nothing_after_the_loss
                 check_needs_nobody
@@ -143,9 +146,20 @@ macro_rules! cases {
                 a_closed_name_can_be_broken_open
                 max_hold_ends_the_hold
                 max_hold_shorter_than_the_ttl
+                max_hold_costs_its_neighbours_nothing
+                min_hold_of_a_multi_lock_that_failed
+                min_hold_of_a_hold_that_has_expired
                 lock_delay_after_a_loss
+                lock_delay_outlives_the_guard
+                lock_delay_after_a_break
                 no_lock_delay_after_a_release
                 notes_are_shown
+            ]
+            closing { Nothing } => [
+                while_others_hold
+                while_others_wait
+                while_others_ask
+                twice_and_used_after
             ]
             names { Nothing } => [
                 all_are_different_and_come_back_intact

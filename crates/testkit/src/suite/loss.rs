@@ -183,3 +183,61 @@ pub async fn jeopardy_ends_in_loss<H: Harness>(scene: &Scene<H>) {
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert_eq!(held.phase(), Phase::Lost, "lost is final");
 }
+
+/// Every future of the API can be handed to another thread.
+pub async fn every_future_can_be_spawned<H: Harness>(scene: &Scene<H>) {
+    fn sendable<F: Future + Send>(future: F) -> F {
+        future
+    }
+    let client = scene.client().await;
+    let mut held = sendable(client.rw_lock("x").unwrap().write()).await.unwrap();
+    sendable(held.run(async {})).await.unwrap();
+    sendable(held.downgrade()).await.unwrap();
+    assert!(sendable(held.try_upgrade()).await.unwrap());
+    drop(sendable(held.lost()));
+    drop(sendable(held.asked()));
+    drop(sendable(held.events().next()));
+    sendable(held.release()).await.unwrap();
+    let multi = client.multi(["a", "b"]).unwrap();
+    let held = sendable(multi.lock()).await.unwrap();
+    assert_eq!(sendable(held.run(async { 7 })).await.unwrap(), 7);
+    drop(sendable(held.lost()));
+    sendable(held.release()).await.unwrap();
+    let election = client.election("e").unwrap();
+    sendable(election.resign(sendable(election.campaign()).await.unwrap())).await.unwrap();
+    drop(sendable(election.observe().unwrap().next()));
+    drop(sendable(client.watch("x").unwrap().next()));
+    sendable(client.close()).await.unwrap();
+}
+
+/// A hold that was handed over to somebody who does not keep it lapses long before the first holder's would have: the next
+/// in line, who went to sleep in the first one's time, is let in all the same.
+pub async fn a_hand_over_that_lapses_lets_in_the_next<H: Harness>(scene: &Scene<H>) {
+    let (one, other) = scene.two_clients().await;
+    let held = one.mutex("x").unwrap().ttl(Duration::from_secs(3600)).unwrap().lock().await.unwrap();
+    let lapses = other.mutex("x").unwrap().ttl(SHORT).unwrap().keep(false);
+    let lapsing = tokio::spawn(async move { lapses.lock().await });
+    scene.line_is(&one, "x", 1).await;
+    let next = one.mutex("x").unwrap();
+    let waiting = tokio::spawn(async move { next.lock().await });
+    scene.line_is(&one, "x", 2).await;
+    held.release().await.unwrap();
+    let lapsing = in_time("the first is let in", lapsing).await.unwrap().unwrap();
+    let next = in_time("and the second when it lapses", waiting).await.unwrap().unwrap();
+    assert_eq!(lapsing.check().unwrap_err().kind(), ErrorKind::Lost);
+    next.release().await.unwrap();
+}
+
+/// However early a downgrade is cancelled, its guard is never a writer's while somebody else reads.
+pub async fn a_cancelled_downgrade_claims_no_more_than_it_has<H: Harness>(scene: &Scene<H>) {
+    let (one, other) = scene.two_clients().await;
+    for polls in 0..6 {
+        let mut held = one.rw_lock("x").unwrap().write().await.unwrap();
+        drop(crate::polls::at_most(polls, Duration::ZERO, held.downgrade()).await);
+        if let Some(reader) = other.rw_lock("x").unwrap().try_read().await.unwrap() {
+            assert_eq!(held.mode(), tenure_core::Mode::Shared, "after {polls} polls");
+            reader.release().await.unwrap();
+        }
+        held.release().await.unwrap();
+    }
+}

@@ -5,6 +5,7 @@
 pub mod blocking;
 pub mod cancel;
 pub mod cell;
+pub mod closing;
 pub mod durations;
 pub mod election;
 pub mod fair;

@@ -68,6 +68,69 @@ pub async fn max_hold_shorter_than_the_ttl<H: Harness>(scene: &Scene<H>) {
     scene.is_free(&client, "x").await;
 }
 
+/// A hold at its maximum is no work for the keeper: holds beside it are renewed, and new ones are taken.
+pub async fn max_hold_costs_its_neighbours_nothing<H: Harness>(scene: &Scene<H>) {
+    let client = scene.client().await;
+    let neighbour = client.mutex("neighbour").unwrap().ttl(Duration::from_millis(900)).unwrap().lock().await.unwrap();
+    let capped = client.mutex("x").unwrap().ttl(Duration::from_secs(3)).unwrap().max_hold(Duration::from_millis(2_500)).unwrap();
+    let capped = capped.lock().await.unwrap();
+    in_time("the hold ends", capped.lost()).await;
+    neighbour.check().expect("it was renewed all the while");
+    in_time("others are taken", client.mutex("y").unwrap().lock()).await.unwrap().release().await.unwrap();
+    neighbour.release().await.unwrap();
+}
+
+/// What a multi-lock took in vain nobody has used: it closes nothing.
+pub async fn min_hold_of_a_multi_lock_that_failed<H: Harness>(scene: &Scene<H>) {
+    let (one, other) = scene.two_clients().await;
+    let held = other.mutex("b").unwrap().lock().await.unwrap();
+    let multi = one.multi(["a", "b"]).unwrap().min_hold(LONG).unwrap();
+    assert!(multi.try_lock().await.unwrap().is_none());
+    assert!(other.mutex("a").unwrap().try_lock().await.unwrap().is_some(), "nobody has held it");
+    held.release().await.unwrap();
+}
+
+/// A hold that has expired closes nothing any more, however late it is let go.
+pub async fn min_hold_of_a_hold_that_has_expired<H: Harness>(scene: &Scene<H>) {
+    let (one, other) = scene.two_clients().await;
+    let mutex = one.mutex("x").unwrap().ttl(SHORT).unwrap().keep(false).min_hold(LONG).unwrap();
+    let held = mutex.lock().await.unwrap();
+    in_time("others get in", other.mutex("x").unwrap().lock()).await.unwrap().release().await.unwrap();
+    assert_eq!(held.release().await.unwrap_err().kind(), ErrorKind::Lost);
+    assert!(other.mutex("x").unwrap().try_lock().await.unwrap().is_some());
+}
+
+/// Letting go of what is lost already does not cut its lock-delay short, in whatever way it is let go.
+pub async fn lock_delay_outlives_the_guard<H: Harness>(scene: &Scene<H>) {
+    let (one, other) = scene.two_clients().await;
+    let delay = Duration::from_millis(600);
+    for drops in [true, false] {
+        let before = Instant::now();
+        let mutex = one.mutex("x").unwrap().ttl(SHORT).unwrap().keep(false).lock_delay(delay).unwrap();
+        let held = mutex.lock().await.unwrap();
+        in_time("the hold ends", held.lost()).await;
+        if drops {
+            drop(held);
+        } else {
+            assert_eq!(held.release().await.unwrap_err().kind(), ErrorKind::Lost);
+        }
+        let next = in_time("it opens", other.mutex("x").unwrap().lock()).await.unwrap();
+        assert!(Instant::now() >= before + SHORT + delay, "closed for the ttl and the delay");
+        next.release().await.unwrap();
+    }
+}
+
+/// To its holder a break is a loss, so the lock-delay holds; a second break opens the name.
+pub async fn lock_delay_after_a_break<H: Harness>(scene: &Scene<H>) {
+    let (one, other) = scene.two_clients().await;
+    let held = one.mutex("x").unwrap().ttl(LONG).unwrap().lock_delay(LONG).unwrap().lock().await.unwrap();
+    assert_eq!(other.break_holds("x", None).await.unwrap(), 1);
+    in_time("the holder is told", held.lost()).await;
+    assert!(other.mutex("x").unwrap().try_lock().await.unwrap().is_none());
+    assert_eq!(other.break_holds("x", None).await.unwrap(), 1);
+    assert!(other.mutex("x").unwrap().try_lock().await.unwrap().is_some());
+}
+
 /// After a loss the name stays closed for the lock-delay.
 pub async fn lock_delay_after_a_loss<H: Harness>(scene: &Scene<H>) {
     let (one, other) = scene.two_clients().await;

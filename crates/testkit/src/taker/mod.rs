@@ -2,7 +2,7 @@
 //!
 //! It is the test binary itself: [`conformance!`](crate::conformance) also makes a test called `taker`, which does
 //! nothing unless [`TAKER`] is in its environment, and the suite starts the binary again with only that test to run. Orders and
-//! replies go over stdin and stdout, a line of JSON each; replies begin with [`MARK`], since the test runner prints there too.
+//! replies go over stdin and stdout, a line of JSON each; replies begin with `MARK`, since the test runner prints there too.
 
 mod serve;
 
