@@ -1,7 +1,9 @@
 //! What to run, what to do when the lock is lost, and how it ended. Plain data, no system calls.
 
 use std::ffi::OsString;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tenure::Instant;
 
 /// A command to run under the lock.
 #[derive(Clone, Debug)]
@@ -78,19 +80,12 @@ impl Outcome {
 /// A lease that ends sooner than the grace wins, and [`KILL_MARGIN`] before its end is when we act,
 /// because the dead must be dead *inside* it.
 pub(super) fn kill_time(now: Instant, grace: Duration, deadline: Option<Instant>) -> Instant {
-    // A grace too long for the clock means "no hurry"; a year is that, and still representable.
-    let patient = now.checked_add(grace).unwrap_or(now + YEAR);
-    let Some(deadline) = deadline else {
-        return patient;
-    };
-    let latest = deadline.checked_sub(KILL_MARGIN).unwrap_or(now);
-    patient.min(latest).max(now)
+    let patient = now + grace;
+    deadline.map_or(patient, |deadline| patient.min(deadline - KILL_MARGIN).max(now))
 }
 
 /// What waking up, sending SIGKILL and dying takes on a busy machine.
 const KILL_MARGIN: Duration = Duration::from_millis(50);
-
-const YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 #[cfg(test)]
 mod tests {
@@ -118,7 +113,7 @@ mod tests {
         let now = Instant::now();
         let s = Duration::from_secs;
         assert_eq!(kill_time(now, s(5), Some(now)), now);
-        assert_eq!(kill_time(now, s(5), now.checked_sub(s(1))), now);
+        assert_eq!(kill_time(now, s(5), Some(now - s(1))), now);
         assert_eq!(kill_time(now, Duration::ZERO, None), now);
     }
 

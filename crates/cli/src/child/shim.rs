@@ -105,7 +105,7 @@ fn warden() -> ! {
         }
         // Short naps: the system's timers stand still while the machine sleeps, and the lease does not.
         let nap = left.min(Duration::from_millis(500));
-        let nap = (safe_until < Instant::NEVER).then(|| Timespec { tv_sec: 0, tv_nsec: nap.as_nanos() as _ });
+        let nap = (safe_until < Instant::NEVER).then_some(Timespec { tv_sec: 0, tv_nsec: nap.as_nanos() as _ });
         if poll(&mut [PollFd::new(&input, PollFlags::IN)], nap.as_ref()) == Ok(0) {
             continue;
         }

@@ -2,10 +2,11 @@
 
 use std::io;
 use std::os::unix::process::CommandExt;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::io::retry_on_intr;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, waitid};
+use tenure::Instant;
 
 use super::order::{Ending, Order};
 use super::supervise::Look;

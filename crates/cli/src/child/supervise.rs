@@ -3,12 +3,12 @@
 use std::future::Future;
 use std::io;
 use std::pin::pin;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::{
     Pid, Signal, WaitId, WaitIdOptions, WaitOptions, kill_current_process_group, kill_process, waitid, waitpid,
 };
-use tokio::time::sleep_until;
+use tenure::{Clock, Instant};
 
 use super::order::{Ending, OnLost, Outcome, Stop, kill_time};
 use super::signals::Signals;
@@ -278,7 +278,7 @@ fn group_lives(_group: Pid) -> bool {
 /// Resolves at `time`, or never.
 async fn until(time: Option<Instant>) {
     match time {
-        Some(time) => sleep_until(time.into()).await,
+        Some(time) => Clock::Boot.sleep_until(time).await,
         None => std::future::pending().await,
     }
 }

@@ -90,8 +90,7 @@ impl<'a> Lease<'a> {
     }
 
     fn stop(&self, until: Option<Instant>) -> Stop {
-        let deadline = until.map(|until| std::time::Instant::now() + until.since(Instant::now()));
-        Stop { policy: self.policy, deadline }
+        Stop { policy: self.policy, deadline: until }
     }
 }
 

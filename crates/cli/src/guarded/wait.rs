@@ -1,9 +1,9 @@
 //! Waiting for the lock: with a way out, and in the open.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::Signal;
-use tenure::{Client, Guard, Result, View, Wait};
+use tenure::{Client, Guard, Instant, Result, View, Wait};
 
 use super::events::{Event, Teller};
 use super::lock::Lock;
@@ -41,7 +41,7 @@ pub(super) async fn wait(
         }
         guard = lock.acquire(patience) => Ok(match guard? {
             Some(guard) => {
-                teller.tell(Event::held(&guard, started.elapsed()));
+                teller.tell(Event::held(&guard, Instant::now().since(started)));
                 Waited::Held(guard)
             }
             None => Waited::Busy,
@@ -64,7 +64,7 @@ async fn show(client: &Client, lock: &Lock, started: Instant, teller: &Teller<'_
     tokio::time::sleep(SOON).await;
     loop {
         if let Ok(view) = client.view(name).await {
-            line.show(&describe(&view, started.elapsed()), |text| teller.paint(text));
+            line.show(&describe(&view, Instant::now().since(started)), |text| teller.paint(text));
         }
         tokio::time::sleep(SECOND).await;
     }
