@@ -91,7 +91,8 @@ pub trait Backend: Send + Sync + 'static {
     /// Looks at the store and says what could hurt: versions, settings, permissions, file systems.
     fn examine(&self) -> BoxFuture<'_, Result<Vec<Finding>>>;
 
-    /// Lets go of connections, threads and files. Called once, after every hold has ended.
+    /// Removes what this client leaves in the store besides its holds, now and not some time later. It may be called while
+    /// others hold, wait or ask through the same client, more than once, and the client may be used afterwards.
     fn close(&self) -> BoxFuture<'_, Result<()>> {
         Box::pin(async { Ok(()) })
     }

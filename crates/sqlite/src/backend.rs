@@ -95,7 +95,7 @@ impl Store {
             })
             .await?;
         if !matches!(asked, Ok(None)) {
-            self.need_ear();
+            self.need_ear()?;
         }
         Ok(asked)
     }
@@ -358,9 +358,8 @@ impl Backend for Sqlite {
 
     fn close(&self) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
-            let tidied = if self.store.is_replaced() { Ok(()) } else { self.store.tidy_up().await };
-            self.store.let_go();
-            tidied
+            // Threads and connections stay: somebody may hold, wait or ask through this client all the while.
+            if self.store.is_replaced() { Ok(()) } else { self.store.tidy_up().await }
         })
     }
 }

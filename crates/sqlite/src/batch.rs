@@ -16,7 +16,7 @@
 //!   and each verb has one of its own, so that only those that cannot be stored fail. A verb may therefore run twice.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
@@ -38,13 +38,13 @@ pub(crate) struct Batch {
     queue: Mutex<VecDeque<Box<dyn Job>>>,
     writer: Mutex<Writer>,
     crowd: Crowd,
+    /// Whether this client's identity is in the file. Changed only by whoever has the writer.
+    is_registered: AtomicBool,
 }
 
 #[derive(Default)]
 struct Writer {
     connection: Option<Connection>,
-    /// Whether this client's identity is in the file.
-    is_registered: bool,
     /// When the file was last seen to be in its place.
     seen: Option<Instant>,
 }
@@ -248,7 +248,7 @@ impl Store {
         }
         let mut jobs = self.take_jobs();
         self.batch.crowd.met(jobs.len());
-        match self.run(connection, &mut jobs, &mut writer.is_registered) {
+        match self.run(connection, &mut jobs) {
             Ok(after) => (Led::Done, Finished::Committed(jobs, after)),
             Err(error) if jobs.len() == 1 => (Led::Done, Finished::Failed(jobs, Why::sqlite(error, "writing"))),
             Err(_) => (Led::Done, Finished::Each(jobs.into_iter().map(|job| self.run_alone(writer, job)).collect())),
@@ -256,8 +256,8 @@ impl Store {
     }
 
     /// Runs the verbs and commits, in a transaction that was begun; or undoes it all.
-    fn run(&self, connection: &Connection, jobs: &mut [Box<dyn Job>], is_registered: &mut bool) -> rusqlite::Result<After> {
-        let mut transaction = Transaction::new(self, connection, *is_registered);
+    fn run(&self, connection: &Connection, jobs: &mut [Box<dyn Job>]) -> rusqlite::Result<After> {
+        let mut transaction = Transaction::new(self, connection, self.is_registered());
         let result = (|| {
             jobs.iter_mut().try_for_each(|job| job.run(&mut transaction))?;
             connection.prepare_cached("COMMIT")?.execute([]).map(drop)
@@ -266,16 +266,14 @@ impl Store {
             undo(connection);
             return Err(error);
         }
-        *is_registered = transaction.is_registered;
+        self.batch.is_registered.store(transaction.is_registered, Ordering::Release);
         Ok(transaction.after)
     }
 
     fn run_alone(&self, writer: &mut Writer, job: Box<dyn Job>) -> Finished {
         let connection = writer.connection.as_ref().expect("it carried the batch");
         let mut jobs = vec![job];
-        let ran = self
-            .begin(connection, Patience::Inline)
-            .and_then(|()| self.run(connection, &mut jobs, &mut writer.is_registered));
+        let ran = self.begin(connection, Patience::Inline).and_then(|()| self.run(connection, &mut jobs));
         match ran {
             Ok(after) => Finished::Committed(jobs, after),
             Err(error) => Finished::Failed(jobs, Why::sqlite(error, "writing")),
@@ -345,7 +343,7 @@ impl Store {
         Ok(())
     }
 
-    /// Lets go of the connection; the next ask makes a new one, and leaves the client's identity once more.
+    /// Lets go of the connection: the client is gone, and nobody asks through it any more.
     pub(crate) fn disconnect(&self) {
         // Whoever has it now is the last: it goes with the client.
         if let Ok(mut writer) = self.batch.writer.try_lock() {
@@ -353,9 +351,9 @@ impl Store {
         }
     }
 
-    /// Whether this client's identity is, or may be, in the file.
+    /// Whether this client's identity is in the file.
     pub(crate) fn is_registered(&self) -> bool {
-        self.batch.writer.try_lock().map_or(true, |writer| writer.is_registered)
+        self.batch.is_registered.load(Ordering::Acquire)
     }
 
     fn make_ready(&self, writer: &mut Writer) -> Result<()> {

@@ -36,6 +36,7 @@ impl Default for Settings {
 /// Opens the file that a URL names: `sqlite:///absolute/path`, `sqlite://relative/path`, `sqlite:path`; a URL without a
 /// path is [`default_path`].
 pub fn connect(url: &StoreUrl) -> Result<Sqlite> {
+    url.refuse_login()?;
     url.allow_parameters(PARAMETERS)?;
     let mut settings = Settings::default();
     match url.parameter("network") {

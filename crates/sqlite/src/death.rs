@@ -33,8 +33,11 @@ impl Process {
     /// This one.
     pub(crate) fn current() -> Self {
         let pid = std::process::id() as i32;
+        // A `/proc` of another pid namespace (a container that brought its own pids but not its own `/proc`) knows us by
+        // another number, and our number is somebody else's there: nothing can be known about anybody.
+        let is_ours = std::fs::read_link("/proc/self").is_ok_and(|own| own.to_str() == Some(&pid.to_string()));
         let namespace = std::fs::metadata("/proc/self/ns/pid").map_or(0, |meta| meta.ino());
-        Process { pid, start: start_of(pid).unwrap_or(0), namespace }
+        Process { pid, start: start_of(pid).unwrap_or(0), namespace: if is_ours { namespace } else { 0 } }
     }
 }
 
@@ -80,7 +83,10 @@ impl Deaths {
                         known.clear();
                     }
                     let pulse = self.first_look(process);
-                    known.insert(client, pulse.clone());
+                    // What is not known now (too many open files) may be known next time.
+                    if !matches!(pulse, Pulse::Unknown) {
+                        known.insert(client, pulse.clone());
+                    }
                     pulse
                 }
             },

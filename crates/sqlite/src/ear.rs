@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use tenure_core::record::{ClientKey, Record, Stage, Wake};
-use tenure_core::{ClaimId, Error, Grant, Instant, LockName};
+use tenure_core::{ClaimId, Error, ErrorKind, Grant, Instant, LockName};
 use tokio::sync::oneshot;
 
 use crate::codec::{self, Message};
@@ -120,6 +120,7 @@ pub(crate) struct Ear {
 struct Thread {
     poke: Arc<OwnedFd>,
     must_stop: Arc<AtomicBool>,
+    handle: std::thread::JoinHandle<()>,
 }
 
 impl Ear {
@@ -185,19 +186,25 @@ impl Ear {
 impl Store {
     /// Starts the ear, if it is not there yet. Called after the first commit, so that the first ask does not wait for it;
     /// what was sent before it listened is found by its first look, which is at once.
-    pub(crate) fn need_ear(self: &Arc<Self>) {
+    pub(crate) fn need_ear(self: &Arc<Self>) -> tenure_core::Result<()> {
         let mut thread = self.ear.thread.lock().unwrap_or_else(PoisonError::into_inner);
-        if thread.is_some() {
-            return;
+        if thread.as_ref().is_some_and(|thread| !thread.handle.is_finished()) {
+            return Ok(());
         }
-        let Ok(poke) = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK) else { return };
+        // Without it nobody would hear that it was let in, or that it was asked.
+        let failed = |error: std::io::Error| {
+            Error::new(ErrorKind::Unavailable, "the thread that listens for other processes could not be started")
+                .with_source(error)
+                .with_hint("Look at the process's limits on threads and open files")
+        };
+        let poke = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|error| failed(error.into()))?;
         let (poke, must_stop) = (Arc::new(poke), Arc::new(AtomicBool::new(false)));
         self.ear.socket(self.settings.listen); // bound before anybody hears of us
         let (store, inner_poke, inner_stop) = (Arc::clone(self), Arc::clone(&poke), Arc::clone(&must_stop));
         let listen = move || store.listen(&inner_poke, &inner_stop);
-        if std::thread::Builder::new().name("tenure-ear".to_owned()).spawn(listen).is_ok() {
-            *thread = Some(Thread { poke, must_stop });
-        }
+        let handle = std::thread::Builder::new().name("tenure-ear".to_owned()).spawn(listen).map_err(failed)?;
+        *thread = Some(Thread { poke, must_stop, handle });
+        Ok(())
     }
 
     /// Whether other processes can tell this client anything.

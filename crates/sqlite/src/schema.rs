@@ -272,7 +272,9 @@ fn check_writable(connection: &Connection, path: &Path) -> Result<()> {
 }
 
 fn check_directory(path: &Path, settings: &Settings) -> Result<()> {
-    let directory = path.parent().unwrap_or(Path::new("/"));
+    // A file that is there already may be a link to another file system.
+    let target = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let directory = target.parent().unwrap_or(Path::new("/"));
     let refuse = |kind, what: String| Error::new(kind, what).with_store(describe(path));
     if path.is_dir() {
         return Err(refuse(ErrorKind::BadUrl, "the path is a directory".to_owned()).with_hint("Name a file inside it"));

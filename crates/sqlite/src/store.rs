@@ -83,12 +83,18 @@ impl Store {
 
     /// The client with this key, if it is one of this process.
     pub(crate) fn in_this_process(client: ClientKey) -> Option<Arc<Store>> {
-        clients().as_ref()?.get(&client)?.upgrade()
+        let store = clients().as_ref()?.get(&client)?.upgrade()?;
+        // A fork copies this table; what is in it then belongs to the parent.
+        (store.here.pid == std::process::id() as i32).then_some(store)
     }
 
     /// After a commit: wakes and tells everybody concerned, wherever they are.
     pub(crate) fn announce(self: &Arc<Self>, after: After) {
-        let After { woken, mut messages, loose, poke_ear, has_chores, dead } = after;
+        let After { woken, mut messages, loose, poke_ear, mut has_chores, dead, ended } = after;
+        if !ended.is_empty() {
+            let mut claims = self.claims();
+            ended.iter().for_each(|id| has_chores |= claims.remove(id).is_some() && claims.is_empty());
+        }
         self.changed.notify_waiters();
         for wake in woken {
             if wake.client == self.me {
@@ -190,7 +196,12 @@ impl Store {
         if !self.is_replaced() && self.file.is_in_place() {
             return Ok(());
         }
-        self.is_replaced.store(true, Ordering::Relaxed);
+        if !self.is_replaced.swap(true, Ordering::Relaxed)
+            && let Some(news) = self.news.get()
+        {
+            let claims: Vec<ClaimId> = self.claims().keys().copied().collect();
+            claims.into_iter().for_each(|id| news.lost(id)); // others lock in the other file: nothing of ours counts
+        }
         Err(self.file.replaced())
     }
 
@@ -198,22 +209,17 @@ impl Store {
         self.is_replaced.load(Ordering::Relaxed)
     }
 
-    /// Lets go of threads and connections. What comes later makes new ones.
-    pub(crate) fn let_go(&self) {
-        self.stop_worker();
-        self.ear.stop();
-        drop(self.renewer.lock().unwrap_or_else(PoisonError::into_inner).take());
-        drop(self.reader.lock().unwrap_or_else(PoisonError::into_inner).take());
-        self.disconnect();
-    }
-
-    /// The client is gone: nobody will ask through it any more.
+    /// The client is gone: nobody will ask through it any more. Lets go of threads and connections.
     pub(crate) fn leave(&self) {
         if let Some(clients) = clients().as_mut() {
             clients.remove(&self.me);
         }
         self.duty().is_left = true;
-        self.let_go();
+        self.stop_worker();
+        self.ear.stop();
+        drop(self.renewer.lock().unwrap_or_else(PoisonError::into_inner).take());
+        drop(self.reader.lock().unwrap_or_else(PoisonError::into_inner).take());
+        self.disconnect();
     }
 }
 
@@ -288,6 +294,11 @@ impl Store {
         if !duty.is_running || duty.wakes_at.is_some_and(|wakes_at| due + QUIET < wakes_at) {
             self.need_worker(&mut duty);
         }
+    }
+
+    /// Whether rows of ours may still have to be removed.
+    pub(crate) fn has_loose(&self) -> bool {
+        !self.duty().loose.is_empty()
     }
 
     /// Takes the clients that were found dead.

@@ -62,10 +62,7 @@ impl Store {
                 });
                 match is_there {
                     Ok(Some(true)) | Err(Fault::Verb(_)) => {}
-                    Ok(Some(false) | None) => {
-                        let mut claims = tx.store.claims();
-                        tx.after.has_chores |= claims.remove(id).is_some() && claims.is_empty();
-                    }
+                    Ok(Some(false) | None) => tx.after.ended.push(*id),
                     Err(error) => return Err(error),
                 }
             }
@@ -94,7 +91,7 @@ impl Store {
     /// The same from a destructor: nobody waits for it.
     pub(crate) fn tidy_up_at_once(self: &Arc<Self>) {
         let names = self.take_loose(None);
-        if self.is_registered() {
+        if self.is_registered() || !names.is_empty() {
             self.ask_and_forget(move |tx| {
                 tidy(tx, &names)?;
                 tx.unregister()

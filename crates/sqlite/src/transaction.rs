@@ -29,6 +29,8 @@ pub(crate) struct After {
     pub(crate) poke_ear: bool,
     /// The client has just left its row in the file, or has no claim there any more.
     pub(crate) has_chores: bool,
+    /// Claims of ours that are not in the file any more.
+    pub(crate) ended: Vec<ClaimId>,
     /// Clients that were found dead, and may have left more than what was in the way.
     pub(crate) dead: Vec<ClientKey>,
 }
@@ -167,7 +169,7 @@ impl<'a> Transaction<'a> {
 
     /// Takes this client's identity out of the file, if it has nothing else there.
     pub(crate) fn unregister(&mut self) -> Result<(), Fault> {
-        if self.is_registered && self.store.claims().is_empty() {
+        if self.is_registered && self.store.claims().is_empty() && !self.store.has_loose() {
             let sql = "DELETE FROM client WHERE key = ?1";
             self.connection.prepare_cached(sql)?.execute([self.store.me as i64])?;
             self.is_registered = false;
@@ -213,9 +215,7 @@ impl<'a> Transaction<'a> {
 
     /// Ends a claim, and tells whoever stood behind it in line that it has somebody else in front of it now.
     pub(crate) fn end(&mut self, name: &LockName, id: ClaimId, min_hold: Duration) -> Result<(), Fault> {
-        let mut claims = self.store.claims();
-        self.after.has_chores |= claims.remove(&id).is_some() && claims.is_empty();
-        drop(claims);
+        self.after.ended.push(id);
         self.with(name, |tx, record| {
             let place = record.line.iter().position(|ticket| ticket.id == id);
             if let Some(place) = place

@@ -72,7 +72,8 @@ pub async fn max_hold_shorter_than_the_ttl<H: Harness>(scene: &Scene<H>) {
 pub async fn max_hold_costs_its_neighbours_nothing<H: Harness>(scene: &Scene<H>) {
     let client = scene.client().await;
     let neighbour = client.mutex("neighbour").unwrap().ttl(Duration::from_millis(900)).unwrap().lock().await.unwrap();
-    let capped = client.mutex("x").unwrap().ttl(Duration::from_secs(3)).unwrap().max_hold(Duration::from_millis(2_500)).unwrap();
+    let capped =
+        client.mutex("x").unwrap().ttl(Duration::from_secs(3)).unwrap().max_hold(Duration::from_millis(2_500)).unwrap();
     let capped = capped.lock().await.unwrap();
     in_time("the hold ends", capped.lost()).await;
     neighbour.check().expect("it was renewed all the while");
