@@ -32,7 +32,7 @@ pub enum ErrorKind {
     Backend,
 }
 
-/// An error of this library. See the [module's words](self) on what it promises to say.
+/// An error of this library: what failed, on which lock, in which store, what to do next, and the driver's own error whole.
 ///
 /// ```
 /// use tenure_core::{ErrorKind, LockName};

@@ -3,7 +3,7 @@
 //! A [`Memory`] is to its clients what a server is to others: a map from names to [`Record`]s, each verb of which runs
 //! under one mutex. Who can interleave with what is therefore simple: a verb with nothing; a *wait* with everything. A
 //! waiter sleeps on a channel of its own, which the verb that lets it in sends to while the mutex is still held, and its
-//! [`Place`] ends the claim when the future is dropped, so that every way out of [`Backend::acquire`] leaves either a grant
+//! `Place` ends the claim when the future is dropped, so that every way out of [`Backend::acquire`] leaves either a grant
 //! in the caller's hand or nothing at all.
 //!
 //! Time is the one thing nobody announces: a holder that stops renewing is noticed by the waiters' own timers, set to

@@ -14,6 +14,7 @@ use tokio::sync::oneshot;
 
 use crate::batch::Patience;
 use crate::error::{Fault, describe, explain, explained};
+use crate::schema::SHORTENING;
 use crate::store::Store;
 use crate::transaction::Transaction;
 
@@ -98,7 +99,7 @@ fn serve(store: &Store, inbox: &Receiver<Request>) {
         let _ = reply.send(renew(store, &mut connection, &claims, sent));
         // A process that only holds must empty the log too, or it would grow for as long as it holds; but not while a
         // keeper waits for its answer.
-        let _ = store.file.shorten_log(LOG_OF_RENEWALS);
+        let _ = store.file.shorten_log(LOG_OF_RENEWALS, SHORTENING);
     }
 }
 

@@ -34,7 +34,7 @@ const OLDEST_SQLITE: i32 = 3_051_003;
 /// How long opening waits for somebody who has the file locked.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long shortening the log may wait for those who use it.
-const SHORTENING: Duration = Duration::from_millis(500);
+pub(crate) const SHORTENING: Duration = Duration::from_millis(500);
 /// More than all tokens that lost commits can have given: an hour in microseconds.
 const FLOOR_JUMP: u64 = 3_600_000_000;
 
@@ -80,13 +80,13 @@ impl File {
 
     /// Copies the log into the file and cuts it to nothing, if it is longer than that. SQLite does the first by itself, but
     /// the second only when nobody writes for a moment: among many busy processes the log would grow without end.
-    pub(crate) fn shorten_log(&self, longest: u64) -> Result<()> {
+    pub(crate) fn shorten_log(&self, longest: u64, patience: Duration) -> Result<()> {
         if self.log_length() <= longest {
             return Ok(());
         }
         let connection = self.connect()?;
         connection
-            .busy_timeout(SHORTENING)
+            .busy_timeout(patience)
             .and_then(|()| connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())))
             .map_err(|error| explained(error, &self.path, "shortening its log"))
     }

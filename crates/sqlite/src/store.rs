@@ -22,7 +22,7 @@ use crate::death::{Deaths, Process};
 use crate::ear::{Ear, Verdict, Waits};
 use crate::error::explained;
 use crate::renew::Renewer;
-use crate::schema::{self, File};
+use crate::schema::{self, File, SHORTENING};
 use crate::tidy;
 use crate::transaction::After;
 
@@ -349,7 +349,7 @@ impl Store {
             }
             if duty.must_shorten {
                 drop(duty);
-                let _ = self.file.shorten_log(LONG_LOG); // it is looked at again in a moment
+                let _ = self.file.shorten_log(LONG_LOG, SHORTENING); // it is looked at again in a moment
                 self.duty().must_shorten = false;
                 continue;
             }

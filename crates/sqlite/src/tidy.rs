@@ -10,6 +10,7 @@
 //! buried, idle rows removed, and the sign last, when everything was seen.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use rusqlite::{Connection, params};
 use tenure_core::record::ClientKey;
@@ -17,6 +18,7 @@ use tenure_core::{ClaimId, Instant, LockName, Result, Token};
 
 use crate::death::{Deaths, Process, Pulse};
 use crate::error::Fault;
+use crate::schema::SHORTENING;
 use crate::store::Store;
 use crate::transaction::Transaction;
 
@@ -26,6 +28,8 @@ const CLIENTS_AT_ONCE: usize = 8;
 const ROWS_AT_ONCE: usize = 256;
 /// Whoever opens the file next reads the whole log: in a quiet moment it is made shorter than that, in bytes.
 const LOG_WHEN_QUIET: u64 = 1 << 20;
+/// The same for one who closes: a hundred commands in a row would otherwise each read what all before them wrote.
+const LOG_WHEN_CLOSED: u64 = 256 << 10;
 /// How many rows are looked at by the way, by somebody who has other things to do.
 const ROWS_BY_THE_WAY: usize = 64;
 /// How many transactions somebody who opens the file spends on what others left.
@@ -47,7 +51,7 @@ impl Store {
             Ok(last)
         })?;
         self.came_by(last);
-        self.file.shorten_log(LOG_WHEN_QUIET)
+        self.file.shorten_log(LOG_WHEN_QUIET, SHORTENING)
     }
 
     /// Forgets claims of ours that time has ended, whether or not their guards know: for a guard may never be heard of again.
@@ -82,10 +86,11 @@ impl Store {
             let names = names.to_vec();
             self.ask(move |tx| tidy(tx, &names)).await?;
         }
-        if !self.is_registered() {
-            return Ok(());
+        if self.is_registered() {
+            self.ask(|tx| tx.unregister()).await?;
         }
-        self.ask(|tx| tx.unregister()).await
+        // Not worth waiting for: if somebody else uses the file now, they will do it.
+        self.file.shorten_log(LOG_WHEN_CLOSED, Duration::ZERO)
     }
 
     /// The same from a destructor: nobody waits for it.
