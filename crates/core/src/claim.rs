@@ -234,11 +234,6 @@ impl Claim {
     pub fn window(&self, sent: Instant) -> Instant {
         sent + (self.ttl - margin(self.ttl))
     }
-
-    /// The same for a grant made to a waiter at a moment on a clock that the store and the waiter share.
-    pub fn handover_window(&self, granted: Instant) -> Instant {
-        granted + (self.handover_ttl - margin(self.handover_ttl))
-    }
 }
 
 /// What is taken off a ttl before it is trusted: 1 % for clocks of different speed, and a twentieth (at most 50 ms) so
@@ -256,6 +251,24 @@ pub enum Wait {
     For(Duration),
     /// For ever.
     Forever,
+}
+
+impl Wait {
+    /// When waiting ends that begins now.
+    pub fn deadline(self, now: Instant) -> Instant {
+        match self {
+            Wait::For(wait) => now + wait,
+            Wait::No | Wait::Forever => Instant::NEVER,
+        }
+    }
+
+    /// What is left of it now.
+    pub fn left(self, deadline: Instant, now: Instant) -> Wait {
+        match self {
+            Wait::For(_) => Wait::For(deadline.since(now)),
+            Wait::No | Wait::Forever => self,
+        }
+    }
 }
 
 /// What the store gave.

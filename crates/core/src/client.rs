@@ -13,8 +13,8 @@ use crate::keeper::{Keeper, Shared};
 use crate::kinds::reentrant::Slots;
 use crate::options::Options;
 use crate::{
-    Ask, Cell, Claim, Election, Error, ErrorKind, FairMutex, Grant, HANDOVER_TTL, Instant, Kind, LockName, Mode, Multi,
-    Note, Origin, ReentrantMutex, Result, RwLock, Semaphore, Token, View, Wait,
+    Ask, Cell, Claim, Election, Error, ErrorKind, FairMutex, Grant, HANDOVER_TTL, Kind, LockName, Mode, Multi, Note, Origin,
+    ReentrantMutex, Result, RwLock, Semaphore, Token, View, Wait,
 };
 
 /// A connection to a store, to make locks from. Clones are cheap and share everything; one per process is enough.
@@ -281,17 +281,11 @@ impl Asker {
 
     pub(crate) async fn ask_for_lease(&self, mode: Mode, wait: Wait) -> Result<Option<Lease>> {
         let clock = self.client.environment().clock;
-        let deadline = match wait {
-            Wait::For(wait) => clock.now() + wait,
-            Wait::No | Wait::Forever => Instant::NEVER,
-        };
+        let deadline = wait.deadline(clock.now());
         let mut pause = self.options.spin.map(|backoff| backoff.min);
         loop {
-            let left = match wait {
-                Wait::For(_) => Wait::For(deadline.since(clock.now())),
-                wait => wait,
-            };
-            let asked = self.ask_once(mode, if pause.is_some() { Wait::No } else { left }).await?;
+            let left = if pause.is_some() { Wait::No } else { wait.left(deadline, clock.now()) };
+            let asked = self.ask_once(mode, left).await?;
             let now = clock.now();
             match (asked, &mut pause) {
                 (Asked::Granted(lease), _) => return Ok(Some(lease)),

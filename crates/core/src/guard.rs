@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::client::Inner;
 use crate::hold::{Event, Phase};
-use crate::keeper::{Hold, Seen};
+use crate::kept::{Hold, Seen};
 use crate::{Ask, Claim, Error, ErrorKind, Grant, Instant, Kind, LockName, Mode, Result, Sequencer, Token};
 
 /// A held lock. It is kept alive in the background until it is released or dropped.

@@ -12,7 +12,7 @@
 //!   must have forgotten it by itself.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -22,145 +22,9 @@ use tokio::time::timeout;
 
 use crate::backend::Backend;
 use crate::environment::{Environment, Home};
-use crate::hold::{Duty, Event, Phase, State};
+use crate::hold::{Duty, Phase, State};
+use crate::kept::Hold;
 use crate::{Ask, Claim, ClaimId, Error, ErrorKind, Instant, Renewal, Result, Token};
-
-/// One hold, shared by its guard and the keeper.
-pub(crate) struct Hold {
-    pub(crate) claim: Claim,
-    state: Mutex<Shown>,
-    /// Rings whenever something a holder can be told has happened.
-    changed: Notify,
-    /// This hold's key in the [`Table`]; only touched under the table's mutex.
-    place: AtomicU64,
-    number: u64,
-}
-
-/// What a hold shows to its guards.
-struct Shown {
-    state: State,
-    token: Token,
-    asked: Option<Ask>,
-    /// How often it was in jeopardy, was safe again, and was asked: what [`Events`] compares with.
-    jeopardies: u64,
-    asks: u64,
-}
-
-impl Hold {
-    fn lock(&self) -> MutexGuard<'_, Shown> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Runs one step of the state machine and tells whoever listens if that changed anything they can see.
-    fn step<T>(&self, step: impl FnOnce(&mut Shown) -> T) -> T {
-        let mut shown = self.lock();
-        let before = shown.state.phase;
-        let answer = step(&mut shown);
-        let after = shown.state.phase;
-        if before != after {
-            if after == Phase::Jeopardy {
-                shown.jeopardies += 1;
-            }
-            drop(shown);
-            self.changed.notify_waiters();
-        }
-        answer
-    }
-
-    pub(crate) fn token(&self) -> Token {
-        self.lock().token
-    }
-
-    pub(crate) fn until(&self) -> Instant {
-        self.lock().state.until
-    }
-
-    pub(crate) fn phase_at(&self, now: Instant) -> Phase {
-        self.lock().state.phase_at(now)
-    }
-
-    pub(crate) fn asked(&self) -> Option<Ask> {
-        self.lock().asked.clone()
-    }
-
-    pub(crate) fn let_go(&self, now: Instant) -> bool {
-        self.step(|shown| shown.state.let_go(now))
-    }
-
-    /// The store changed the hold's mode, with this grant.
-    pub(crate) fn regranted(&self, token: Token, until: Instant, next: Instant, now: Instant) {
-        self.step(|shown| {
-            shown.token = token;
-            shown.state.renewed(until, next, now);
-        });
-    }
-
-    fn told(&self, ask: Ask) {
-        let mut shown = self.lock();
-        if shown.asked.as_ref() != Some(&ask) {
-            shown.asked = Some(ask);
-            shown.asks += 1;
-            drop(shown);
-            self.changed.notify_waiters();
-        }
-    }
-
-    /// Waits until `ready` gives something.
-    pub(crate) async fn until_some<T>(&self, mut ready: impl FnMut(&Self) -> Option<T>) -> T {
-        loop {
-            let changed = self.changed.notified();
-            tokio::pin!(changed);
-            changed.as_mut().enable(); // listen first, then look
-            if let Some(answer) = ready(self) {
-                return answer;
-            }
-            changed.await;
-        }
-    }
-}
-
-/// Where an [`Events`](crate::guard::Events) reader has got to.
-#[derive(Clone, Debug)]
-pub(crate) struct Seen {
-    phase: Phase,
-    jeopardies: u64,
-    asks: u64,
-}
-
-impl Hold {
-    pub(crate) fn seen(&self) -> Seen {
-        Seen { phase: Phase::Held, jeopardies: 0, asks: 0 }
-    }
-
-    /// The next thing to tell a reader, or `None` if it knows all; `Err` once there will be nothing more.
-    pub(crate) fn next_event(&self, seen: &mut Seen) -> Option<Option<Event>> {
-        let shown = self.lock();
-        if shown.asks > seen.asks {
-            seen.asks = shown.asks;
-            return Some(shown.asked.clone().map(Event::Asked));
-        }
-        // A jeopardy that came and went unseen is still told: first the one, then the other.
-        if shown.jeopardies > seen.jeopardies && seen.phase != Phase::Jeopardy {
-            seen.jeopardies = shown.jeopardies;
-            seen.phase = Phase::Jeopardy;
-            return Some(Some(Event::Jeopardy { until: shown.state.until }));
-        }
-        match (seen.phase, shown.state.phase) {
-            (Phase::Gone | Phase::Lost, _) => Some(None),
-            (_, Phase::Lost) => {
-                seen.phase = Phase::Lost;
-                Some(Some(Event::Lost))
-            }
-            (_, Phase::Gone) => Some(None),
-            (Phase::Jeopardy, Phase::Held) => {
-                seen.phase = Phase::Held;
-                seen.jeopardies = shown.jeopardies;
-                Some(Some(Event::Safe))
-            }
-            _ => None,
-        }
-    }
-}
 
 /// All holds of a client, in order of when something must next be done about them.
 #[derive(Default)]
@@ -299,14 +163,7 @@ impl Shared {
         let next = state.next_event();
         let mut table = self.table();
         table.next_number += 1;
-        let shown = Shown { state, token, asked: None, jeopardies: 0, asks: 0 };
-        let hold = Arc::new(Hold {
-            claim,
-            state: Mutex::new(shown),
-            changed: Notify::new(),
-            place: AtomicU64::new(0),
-            number: table.next_number,
-        });
+        let hold = Arc::new(Hold::new(claim, state, token, table.next_number));
         table.insert(Arc::clone(&hold));
         // Waking a thread costs more than the rest of a grant: only when it would sleep through this one.
         let must_wake = table.wakes_at.is_none_or(|wakes_at| next < wakes_at);

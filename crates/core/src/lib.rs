@@ -6,7 +6,7 @@
 //!
 //! - [`backend`]: the contract with a store, and [`memory`], the smallest store to read
 //! - [`record`]: the whole lock algorithm on one name, pure; [`admit()`]: its entry rule
-//! - `hold`, `keeper`: what happens to a grant after it was given; [`Guard`]: what the caller sees of it
+//! - `hold`, `kept`, `keeper`: what happens to a grant after it was given; [`Guard`]: what the caller sees of it
 //! - `client`: from an ask to a guard; `kinds`: the seven kinds, thin words over one ask; [`Cell`]: the optimistic lock
 //! - [`claim`], [`LockName`], [`Sequencer`], [`StoreUrl`], [`View`], [`Error`], [`clock`]: the words
 
@@ -21,6 +21,7 @@ mod error;
 mod guard;
 mod hold;
 mod keeper;
+mod kept;
 mod kinds;
 pub mod memory;
 mod name;

@@ -237,10 +237,7 @@ impl MemoryBackend {
         let InLine { mut granted, look } = in_line;
         let (store, clock) = (&*self.store, self.store.clock);
         let place = Place { store, claim };
-        let deadline = match wait {
-            Wait::For(wait) => clock.now() + wait,
-            Wait::No | Wait::Forever => Instant::NEVER,
-        };
+        let deadline = wait.deadline(clock.now());
         loop {
             let changes = store.next_look(claim);
             tokio::select! {

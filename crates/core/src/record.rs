@@ -374,13 +374,6 @@ impl Record {
         self.line.get(self.holders()).map(|ticket| ticket.id)
     }
 
-    /// The client that stands directly in this waiter's way, for stores that can see a client die: the one in front of it
-    /// in line, or a holder if it is the first to wait.
-    pub fn client_in_front_of(&self, id: ClaimId) -> Option<ClientKey> {
-        let place = self.place(id)?;
-        self.line.iter().take(place).next_back().map(|ticket| ticket.client)
-    }
-
     /// The record as people see it.
     pub fn view(&self, name: &LockName, now: Instant) -> View {
         let mut view = View { kind: (!self.line.is_empty()).then_some(self.kind), ..View::free(name.clone()) };

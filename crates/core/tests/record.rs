@@ -102,7 +102,11 @@ proptest! {
                     prop_assert!(record.renew(id(claim), at).is_none(), "an ended claim cannot be renewed");
                 }
                 Verb::Renew { claim } => drop(record.renew(id(claim), at)),
-                Verb::Convert { claim, to } => direct = record.convert(id(claim), to, at, &mut woken).filter(|token| *token > last),
+                Verb::Convert { claim, to } => {
+                    // What it was already keeps its token, which it may have been given on the way.
+                    let converted = record.convert(id(claim), to, at, &mut woken);
+                    direct = converted.filter(|token| *token > last && woken.iter().all(|wake| wake.token != *token));
+                }
                 Verb::Touch { claim } => drop(record.touch(id(claim), at.now + Duration::from_secs(15), at, &mut woken)),
                 Verb::Bury { client } => record.bury(client, at, &mut woken),
                 Verb::Break => drop(record.break_holds(None, at, &mut woken)),

@@ -102,10 +102,7 @@ impl Store {
 
     async fn acquire(self: &Arc<Self>, claim: &Claim, wait: Wait) -> Result<Option<Grant>> {
         tokio::task::coop::consume_budget().await; // a task that locks in a loop must let others run
-        let deadline = match wait {
-            Wait::For(wait) => Instant::now() + wait,
-            Wait::No | Wait::Forever => Instant::NEVER,
-        };
+        let deadline = wait.deadline(Instant::now());
         loop {
             let waiting = match self.ask_for(claim, wait != Wait::No).await? {
                 Ok(answer) => return Ok(answer),

@@ -108,17 +108,10 @@ impl Multi {
 
     async fn take(&self, wait: Wait) -> Result<Option<MultiGuard>> {
         let clock = self.asks[0].client.environment().clock;
-        let deadline = match wait {
-            Wait::For(wait) => clock.now() + wait,
-            Wait::No | Wait::Forever => Instant::NEVER,
-        };
+        let deadline = wait.deadline(clock.now());
         let mut taken = MultiGuard { guards: Vec::with_capacity(self.asks.len()) };
         for ask in &self.asks {
-            let left = match wait {
-                Wait::For(_) => Wait::For(deadline.since(clock.now())),
-                wait => wait,
-            };
-            match ask.ask(Mode::Exclusive, left).await {
+            match ask.ask(Mode::Exclusive, wait.left(deadline, clock.now())).await {
                 Ok(Some(guard)) => taken.guards.push(guard),
                 Ok(None) => {
                     taken.give_up().await;
