@@ -2,7 +2,7 @@
 //!
 //! A [`Memory`] is to its clients what a server is to others: a map from names to [`Record`]s, each verb of which runs
 //! under one mutex. Who can interleave with what is therefore simple: a verb with nothing; a *wait* with everything. A
-//! waiter sleeps on a channel of its own, which the verb that lets it in sends to while the mutex is still held, and its
+//! waiter sleeps in a `Bed` of its own, whose bell the verb that lets it in rings while the mutex is still held, and its
 //! `Place` ends the claim when the future is dropped, so that every way out of [`Backend::acquire`] leaves either a grant
 //! in the caller's hand or nothing at all.
 //!
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::Notify;
 
 use crate::backend::{Abilities, Backend, BoxFuture, Fencing, Finding, Level, Liveness, Reach, Waiting};
 use crate::keeper::News;
@@ -57,11 +57,22 @@ struct Names {
 
 /// A waiter, as those see it who may let it in.
 struct Sleeper {
-    grant: oneshot::Sender<Grant>,
-    /// Rings when it should look at the clock anew.
-    look: Arc<Notify>,
+    bed: Arc<Bed>,
     /// When its own timer will have it look.
     looks_at: Instant,
+}
+
+/// Where a waiter sleeps: the bell rings when it was let in, or should look at the clock anew.
+#[derive(Default)]
+struct Bed {
+    bell: Notify,
+    grant: Mutex<Option<Grant>>,
+}
+
+impl Bed {
+    fn grant(&self) -> MutexGuard<'_, Option<Grant>> {
+        self.grant.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// One client's end of a [`Memory`].
@@ -143,8 +154,9 @@ impl Store {
     /// record is dropped, watchers look.
     fn settle(&self, names: &mut Names, name: &LockName, woken: Vec<Wake>) {
         for wake in woken {
-            if let Some(waiting) = names.waiting.remove(&wake.id) {
-                let _ = waiting.grant.send(wake.grant()); // a receiver that is gone is about to end its claim: see `Place`
+            if let Some(Sleeper { bed, .. }) = names.waiting.remove(&wake.id) {
+                *bed.grant() = Some(wake.grant());
+                bed.bell.notify_one();
             }
         }
         let Some(record) = names.records.get(name) else { return };
@@ -153,7 +165,7 @@ impl Store {
             && changes < waiting.looks_at
         {
             waiting.looks_at = changes;
-            waiting.look.notify_one();
+            waiting.bed.bell.notify_one();
         }
         if record.is_idle() {
             self.floor.fetch_max(record.last.get(), Ordering::Relaxed);
@@ -188,12 +200,6 @@ impl Store {
     }
 }
 
-/// What a waiter waits on.
-struct InLine {
-    granted: oneshot::Receiver<Grant>,
-    look: Arc<Notify>,
-}
-
 /// A place in line that ends with its future: dropping it ends the claim.
 struct Place<'a> {
     store: &'a Store,
@@ -208,8 +214,8 @@ impl Drop for Place<'_> {
 }
 
 impl MemoryBackend {
-    /// Lets the claim in, or puts it in line and gives the channel it will be woken through.
-    fn ask_for(&self, claim: &Claim, wait: Wait) -> Result<Result<Option<Grant>, InLine>> {
+    /// Lets the claim in, or puts it in line and makes its bed.
+    fn ask_for(&self, claim: &Claim, wait: Wait) -> Result<Result<Option<Grant>, Arc<Bed>>> {
         let mut names = self.store.lock();
         let at = self.store.moment();
         let floor = || Record::new(claim.kind, Token::new(self.store.floor.load(Ordering::Relaxed)));
@@ -221,11 +227,9 @@ impl MemoryBackend {
             Ok(Admission::Granted(token)) => Ok(Ok(Some(Grant { token, until: claim.window(at.now) }))),
             Ok(Admission::Busy) => Ok(Ok(None)),
             Ok(Admission::Queued) => {
-                let (grant, granted) = oneshot::channel();
-                let look = Arc::new(Notify::new());
-                let waiting = Sleeper { grant, look: Arc::clone(&look), looks_at: Instant::from_nanos(0) };
-                names.waiting.insert(claim.id, waiting);
-                Ok(Err(InLine { granted, look }))
+                let bed = Arc::new(Bed::default());
+                names.waiting.insert(claim.id, Sleeper { bed: Arc::clone(&bed), looks_at: Instant::from_nanos(0) });
+                Ok(Err(bed))
             }
             Err(error) => Err(error),
         };
@@ -233,8 +237,7 @@ impl MemoryBackend {
         answer
     }
 
-    async fn wait_in_line(&self, claim: &Claim, wait: Wait, in_line: InLine) -> Option<Grant> {
-        let InLine { mut granted, look } = in_line;
+    async fn wait_in_line(&self, claim: &Claim, wait: Wait, bed: Arc<Bed>) -> Option<Grant> {
         let (store, clock) = (&*self.store, self.store.clock);
         let place = Place { store, claim };
         let deadline = wait.deadline(clock.now());
@@ -242,16 +245,16 @@ impl MemoryBackend {
             let changes = store.next_look(claim);
             tokio::select! {
                 biased;
-                grant = &mut granted => {
-                    std::mem::forget(place); // the claim is the caller's now
-                    return grant.ok();
-                }
-                () = look.notified() => {}
+                () = bed.bell.notified() => {}
                 () = clock.sleep_until(deadline.min(changes)) => {}
+            }
+            if let Some(grant) = bed.grant().take() {
+                std::mem::forget(place); // the claim is the caller's now
+                return Some(grant);
             }
             // Somebody's time is up: a holder's, then whoever is next is woken by this very sweep; or our own.
             store.with(&claim.name, |record, at, woken| record.sweep(at, woken));
-            if clock.now() >= deadline && granted.is_empty() {
+            if clock.now() >= deadline && bed.grant().is_none() {
                 return None;
             }
         }
@@ -284,7 +287,7 @@ impl Backend for MemoryBackend {
         Box::pin(async move {
             match self.ask_for(claim, wait)? {
                 Ok(answer) => Ok(answer),
-                Err(in_line) => Ok(self.wait_in_line(claim, wait, in_line).await),
+                Err(bed) => Ok(self.wait_in_line(claim, wait, bed).await),
             }
         })
     }

@@ -1,7 +1,7 @@
 //! The suite every store must pass: write a [`Harness`] of a few lines, and [`conformance!`] makes one real test of every
 //! promise for it.
 //!
-//! ```ignore
+//! ```text
 //! tenure_testkit::conformance!(sqlite => SqliteHarness);   // gives `sqlite::cancel::while_queued` and all the others
 //! ```
 //!
