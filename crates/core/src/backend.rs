@@ -75,7 +75,7 @@ pub trait Backend: Send + Sync + 'static {
     fn break_holds<'a>(&'a self, name: &'a LockName, only: Option<Token>) -> BoxFuture<'a, Result<usize>>;
 
     /// The value and version of a cell; version 0 when there is none.
-    fn cell_get<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<(Option<Vec<u8>>, u64)>>;
+    fn cell_get<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<crate::Versioned>>;
 
     /// Writes a cell (or removes it) if its version is still `expected`; the new version, or `None` if it was not.
     fn cell_set<'a>(

@@ -369,7 +369,7 @@ impl Backend for MemoryBackend {
         })
     }
 
-    fn cell_get<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<(Option<Vec<u8>>, u64)>> {
+    fn cell_get<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<crate::Versioned>> {
         Box::pin(async move {
             let names = self.store.lock();
             Ok(names.cells.get(name).map_or((None, 0), |(value, version)| (Some(value.clone()), *version)))

@@ -423,7 +423,7 @@ impl Record {
             return Ok(());
         }
         if self.kind != claim.kind {
-            let what = format!("it is in use as a {}, and was now asked for as a {}", self.kind, claim.kind);
+            let what = format!("it is in use as {} and was now asked for as {}", self.kind, claim.kind);
             return Err(Error::new(ErrorKind::Mismatch, what)
                 .with_name(&claim.name)
                 .with_hint("All kinds share one space of names: use the same kind everywhere, or another name"));

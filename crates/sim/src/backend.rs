@@ -303,7 +303,7 @@ impl Backend for SimBackend {
         })
     }
 
-    fn cell_get<'a>(&'a self, _: &'a LockName) -> BoxFuture<'a, Result<(Option<Vec<u8>>, u64)>> {
+    fn cell_get<'a>(&'a self, _: &'a LockName) -> BoxFuture<'a, Result<tenure_core::Versioned>> {
         Box::pin(async { self.unexpected() })
     }
 

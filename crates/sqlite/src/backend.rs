@@ -321,7 +321,7 @@ impl Backend for Sqlite {
         Box::pin(async move { self.store.ask(verb).await })
     }
 
-    fn cell_get<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<(Option<Vec<u8>>, u64)>> {
+    fn cell_get<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<tenure_core::Versioned>> {
         Box::pin(async move {
             self.store.read(|connection| {
                 let sql = "SELECT value, version FROM cell WHERE name = ?1";

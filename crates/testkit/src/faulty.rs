@@ -206,7 +206,7 @@ impl Backend for Faulty {
         self.inner.break_holds(name, only)
     }
 
-    fn cell_get<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<(Option<Vec<u8>>, u64)>> {
+    fn cell_get<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<tenure_core::Versioned>> {
         self.inner.cell_get(name)
     }
 

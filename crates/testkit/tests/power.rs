@@ -124,7 +124,7 @@ impl<const F: u8> Backend for BrokenBackend<F> {
         self.0.break_holds(name, only)
     }
 
-    fn cell_get<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<(Option<Vec<u8>>, u64)>> {
+    fn cell_get<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<tenure_core::Versioned>> {
         self.0.cell_get(name)
     }
 
