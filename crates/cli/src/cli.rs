@@ -78,4 +78,22 @@ mod tests {
     fn the_command_line_is_sound() {
         Cli::command().debug_assert();
     }
+
+    /// What readers are told to type, in the README and in our own help, is understood.
+    #[test]
+    fn every_command_line_we_show_is_understood() {
+        let readme = include_str!("../../../README.md");
+        let inline = readme.split('`').filter(|words| words.starts_with("tenure ") && words.contains("--help"));
+        let lines = readme.lines().chain(EXAMPLES.lines()).map(str::trim).filter(|line| line.starts_with("tenure "));
+        let shown: Vec<&str> = lines.chain(inline).collect();
+        assert!(shown.len() > 9, "{shown:?}");
+        for line in shown {
+            // A comment, or what the line does, stands behind it, some blanks away.
+            let typed = line.split("  ").next().unwrap_or_default();
+            match Cli::try_parse_from(typed.split_whitespace()) {
+                Ok(_) => {}
+                Err(error) => assert_eq!(error.kind(), clap::error::ErrorKind::DisplayHelp, "{typed}: {error}"),
+            }
+        }
+    }
 }

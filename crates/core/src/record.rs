@@ -254,6 +254,11 @@ impl Record {
             *alive = alive_until;
         }
         self.sweep(at, woken);
+        self.standing(id)
+    }
+
+    /// How a waiter stands, as of the last sweep.
+    pub fn standing(&self, id: ClaimId) -> Touched {
         match self.place(id).map(|place| &self.line[place]) {
             Some(Ticket { stage: Stage::Waiting { .. }, .. }) => Touched::Waiting,
             Some(&Ticket { stage: Stage::Held { token, .. }, client, since, handover_ttl, .. }) => {

@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use tenure_core::record::{ClientKey, Record, Stage, Wake};
+use tenure_core::record::{ClientKey, Record, Stage, Touched, Wake};
 use tenure_core::{ClaimId, Error, ErrorKind, Grant, Instant, LockName};
 use tokio::sync::oneshot;
 
@@ -384,19 +384,10 @@ fn keep_alive(record: &mut Record, ids: &[ClaimId], now: Instant) {
 }
 
 fn look_for(record: &Record, id: ClaimId, in_the_way: InTheWay) -> Looked {
-    match record.line.iter().find(|ticket| ticket.id == id) {
-        None => Looked::Gone,
-        Some(ticket) => match ticket.stage {
-            Stage::Waiting { .. } => Looked::Waiting { in_the_way, changes: changes_for(record, id) },
-            Stage::Held { token, .. } => Looked::Granted(Wake {
-                client: ticket.client,
-                id,
-                token,
-                granted: ticket.since,
-                handover_ttl: ticket.handover_ttl,
-            }),
-            Stage::Closing { .. } => Looked::Gone,
-        },
+    match record.standing(id) {
+        Touched::Waiting => Looked::Waiting { in_the_way, changes: changes_for(record, id) },
+        Touched::Granted(wake) => Looked::Granted(wake),
+        Touched::Gone => Looked::Gone,
     }
 }
 
