@@ -1,0 +1,1 @@
+//! Which node of a cluster has which slot, and what its redirections mean.

@@ -1,0 +1,1 @@
+//! Tickets, notes and messages as bytes.

@@ -1,0 +1,1 @@
+//! Where the servers are and how they are used: settings and URLs.

@@ -1,0 +1,1 @@
+//! Waiting, and being told.

@@ -1,0 +1,1 @@
+//! What Redis's errors mean.

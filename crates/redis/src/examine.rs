@@ -1,0 +1,1 @@
+//! What `doctor` sees of a server.

@@ -1,0 +1,1 @@
+//! The servers of a store, and which one has a bucket.

@@ -1,0 +1,1 @@
+//! Renewals, in batches, on a connection of their own.

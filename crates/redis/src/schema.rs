@@ -1,0 +1,110 @@
+//! What is in a server, and under which keys: the layout that every script and every reader shares.
+//!
+//! | key or channel | type | what it is |
+//! |---|---|---|
+//! | `P:{B}:lock:NAME` | hash | the record of one name: its kind, who holds it alone, its tickets |
+//! | `P:{B}:line:NAME` | sorted set | who waits: claim id by number in line |
+//! | `P:{B}:held:NAME` | sorted set | who holds it with others (readers, permits): claim id by expiry |
+//! | `P:{B}:names` | sorted set | the names in use, all with score 0: what `ls` pages through |
+//! | `P:{B}:token` | string | the highest token or version ever given in this bucket |
+//! | `P:{B}:ended:ID` | string | a claim that was ended while its ask may still be on its way: never to be granted |
+//! | `P:{B}:cell:NAME` | hash | a cell: its value and version |
+//! | `P:{B}:inbox:CLIENT` | channel | what a client is told: granted, asked, lost |
+//!
+//! `P` is the prefix (`tenure` unless the URL says otherwise) and `B` the bucket. All keys of a bucket have one hash tag and
+//! so one slot, wherever that lives: a script touches one bucket only. A single server has one bucket, so that one inbox and
+//! one index are all a client needs; a cluster has [`CLUSTER_BUCKETS`], each name in the one that its hash says. `NAME` stands
+//! last and as it is: Redis's keys are bytes, so no two names meet, whatever is in them.
+//!
+//! Every key expires by itself. A name that nobody holds and nobody waits for leaves nothing but the bucket's token, which
+//! goes a day after the last grant; tokens begin with the server's clock, so a forgotten one does no harm while that goes up.
+
+use tenure_core::{ClaimId, LockName};
+
+/// How many buckets a cluster has: enough to spread over any number of masters in use, few enough to list.
+pub(crate) const CLUSTER_BUCKETS: u16 = 256;
+
+/// Which part of the key space a name lives in.
+pub(crate) type Bucket = u16;
+
+/// Where everything is.
+#[derive(Clone, Debug)]
+pub(crate) struct Layout {
+    prefix: String,
+    buckets: u16,
+}
+
+impl Layout {
+    /// One bucket: a server, or a master with replicas.
+    pub(crate) fn single(prefix: &str) -> Self {
+        Layout { prefix: prefix.to_owned(), buckets: 1 }
+    }
+
+    /// Many: a cluster.
+    pub(crate) fn cluster(prefix: &str) -> Self {
+        Layout { prefix: prefix.to_owned(), buckets: CLUSTER_BUCKETS }
+    }
+
+    /// All buckets.
+    pub(crate) fn buckets(&self) -> impl Iterator<Item = Bucket> + use<> {
+        0..self.buckets
+    }
+
+    /// The bucket of a name. FNV-1a: fixed for ever, since all programs must agree on it, whatever their version.
+    pub(crate) fn bucket(&self, name: &LockName) -> Bucket {
+        let hash = name.as_str().bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+        (hash % u64::from(self.buckets)) as Bucket
+    }
+
+    /// The hash tag of a bucket, which decides its slot in a cluster.
+    pub(crate) fn tag(&self, bucket: Bucket) -> String {
+        bucket.to_string()
+    }
+
+    fn key(&self, bucket: Bucket, what: &str) -> Vec<u8> {
+        format!("{}:{{{bucket}}}:{what}", self.prefix).into_bytes()
+    }
+
+    /// The record of a name.
+    pub(crate) fn lock(&self, name: &LockName) -> Vec<u8> {
+        self.key(self.bucket(name), &format!("lock:{}", name.as_str()))
+    }
+
+    /// The line of a name.
+    pub(crate) fn line(&self, name: &LockName) -> Vec<u8> {
+        self.key(self.bucket(name), &format!("line:{}", name.as_str()))
+    }
+
+    /// The shared holders of a name.
+    pub(crate) fn held(&self, name: &LockName) -> Vec<u8> {
+        self.key(self.bucket(name), &format!("held:{}", name.as_str()))
+    }
+
+    /// The cell of a name.
+    pub(crate) fn cell(&self, name: &LockName) -> Vec<u8> {
+        self.key(self.bucket(name), &format!("cell:{}", name.as_str()))
+    }
+
+    /// The names in use.
+    pub(crate) fn names(&self, bucket: Bucket) -> Vec<u8> {
+        self.key(bucket, "names")
+    }
+
+    /// The last token.
+    pub(crate) fn token(&self, bucket: Bucket) -> Vec<u8> {
+        self.key(bucket, "token")
+    }
+
+    /// The mark that a claim was ended.
+    pub(crate) fn ended(&self, bucket: Bucket, id: ClaimId) -> Vec<u8> {
+        let hex: String = id.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+        self.key(bucket, &format!("ended:{hex}"))
+    }
+
+    /// The channel on which a client hears about its claims in this bucket.
+    pub(crate) fn inbox(&self, bucket: Bucket, client: &str) -> Vec<u8> {
+        self.key(bucket, &format!("inbox:{client}"))
+    }
+}

@@ -1,0 +1,1 @@
+//! Asking the sentinels who is master.

@@ -1,0 +1,1 @@
+//! What TLS needs: certificates, and one crypto provider.

@@ -1,0 +1,1 @@
+//! Each verb as a request and its answer.
