@@ -310,12 +310,13 @@ impl Asker {
         // The clean-up is armed before the request is sent: dropped anywhere below, the claim is ended by its id.
         let asking = Asking { keeper, claim: Some(self.claim(mode)) };
         let claim = asking.claim.as_ref().expect("armed");
+        let doubts = keeper.doubts();
         let answer = keeper.backend.acquire(claim, wait).await;
         match answer.map_err(|error| error.with_name(&self.name).with_store(keeper.backend.describe()))? {
             Some(Grant { until, .. }) if until <= keeper.now() => Ok(Asked::TooLate), // never a dead guard
             Some(Grant { token, until }) => {
                 let claim = asking.disarm();
-                let hold = keeper.hold(claim, token, until, self.options.keep, self.options.max_hold);
+                let hold = keeper.hold(claim, token, until, &self.options, doubts);
                 Ok(Asked::Granted(Lease::new(Arc::clone(&self.client), hold)))
             }
             None => {

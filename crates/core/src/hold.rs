@@ -13,7 +13,8 @@ use crate::{Ask, Instant};
 pub enum Phase {
     /// Safe: the window is open and renewals are on time.
     Held,
-    /// A renewal is overdue, but the window is still open: the hold may be trusted, and may soon be lost.
+    /// A renewal is overdue, or the store may have forgotten, but the window is still open: the hold may be trusted, and
+    /// may soon be lost.
     Jeopardy,
     /// May no longer be trusted, whatever the store thinks.
     Lost,
@@ -44,6 +45,8 @@ pub(crate) struct State {
     overdue: Instant,
     /// A renewal is on its way; the next one waits for its answer or its deadline.
     in_flight: bool,
+    /// The store may have forgotten it, and no renewal has been sent since: a yes on its way is from before.
+    in_doubt: bool,
     keep: bool,
     ttl: Duration,
 }
@@ -59,6 +62,7 @@ impl State {
             due: Instant::NEVER,
             overdue: Instant::NEVER,
             in_flight: false,
+            in_doubt: false,
             keep,
             ttl,
         };
@@ -101,13 +105,30 @@ impl State {
     /// A renewal was sent.
     pub(crate) fn sent(&mut self) {
         self.in_flight = true;
+        self.in_doubt = false;
+    }
+
+    /// The store may have forgotten it: in jeopardy until a renewal sent from now on says otherwise, and that is due at
+    /// once. Also where renewal is off or at its cap, since whoever was forgotten must learn it; the window stays as it is.
+    pub(crate) fn verify(&mut self, now: Instant) {
+        self.tick(now);
+        if matches!(self.phase, Phase::Held | Phase::Jeopardy) {
+            self.phase = Phase::Jeopardy;
+            self.in_doubt = true;
+            self.due = now;
+        }
     }
 
     /// The store renewed it until then; `next` is when to renew again.
     pub(crate) fn renewed(&mut self, until: Instant, next: Instant, now: Instant) {
         self.in_flight = false;
+        self.regranted(until, next, now);
+    }
+
+    /// The store changed its mode and gave it until then; a renewal under way is still under way.
+    pub(crate) fn regranted(&mut self, until: Instant, next: Instant, now: Instant) {
         self.tick(now); // an answer that came after the window's end is too late
-        if matches!(self.phase, Phase::Held | Phase::Jeopardy) {
+        if matches!(self.phase, Phase::Held | Phase::Jeopardy) && !self.in_doubt {
             self.phase = Phase::Held;
             self.until = self.until.max(until).min(self.cap);
             self.plan(next);
@@ -165,7 +186,7 @@ impl State {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
-    /// A renewal is overdue; the window is still open until then.
+    /// A renewal is overdue, or the store may have forgotten; the window is still open until then.
     Jeopardy {
         /// When the hold will be lost if nothing changes.
         until: Instant,
@@ -256,6 +277,45 @@ mod tests {
         assert_eq!((state.tick(at(5)), state.phase), (Duty::Nothing, Phase::Held));
         state.tick(at(6));
         assert_eq!(state.phase, Phase::Lost);
+    }
+
+    #[test]
+    fn a_doubt_is_jeopardy_until_a_renewal_sent_after_it() {
+        let mut state = kept();
+        state.verify(at(1));
+        assert_eq!((state.phase, state.until, state.next_event()), (Phase::Jeopardy, at(6), at(1)));
+        assert_eq!(state.tick(at(1)), Duty::Renew);
+        state.sent();
+        state.renewed(at(7), at(3), at(1));
+        assert_eq!((state.phase, state.until), (Phase::Held, at(7)));
+        assert_eq!(state.tick(at(2)), Duty::Nothing);
+    }
+
+    #[test]
+    fn a_yes_from_before_the_doubt_proves_nothing() {
+        let mut state = kept();
+        state.tick(at(2));
+        state.sent();
+        state.verify(at(2));
+        assert_eq!(state.tick(at(2)), Duty::Nothing, "one renewal at a time");
+        state.renewed(at(8), at(4), at(3));
+        assert_eq!((state.phase, state.until), (Phase::Jeopardy, at(6)), "nothing is gained by it");
+        assert_eq!(state.tick(at(3)), Duty::Renew);
+        state.sent();
+        state.refused();
+        assert_eq!(state.phase, Phase::Lost);
+    }
+
+    #[test]
+    fn a_doubt_without_renewal_asks_once_and_gains_nothing() {
+        let mut state = State::new(TTL, at(0), at(6), false, Instant::NEVER);
+        state.verify(at(1));
+        assert_eq!((state.tick(at(1)), state.phase), (Duty::Renew, Phase::Jeopardy));
+        state.sent();
+        state.renewed(at(7), at(3), at(2));
+        assert_eq!((state.phase, state.until, state.next_event()), (Phase::Held, at(6), at(6)));
+        state.verify(at(6));
+        assert_eq!(state.phase, Phase::Lost, "there was nothing left to doubt");
     }
 
     #[test]

@@ -4,6 +4,9 @@
 //! lost. The store renews a lease that is still there and gives it to somebody else once it is not. What must hold in
 //! every reachable state: nobody else is inside while the holder still trusts its window. Each rule that this rests on
 //! can be taken away, and then the checker must find how it breaks.
+//!
+//! A store may also forget: nothing can keep the holder from trusting its window then, but once it was told of the doubt
+//! it is never safe again, whatever answers are still on their way.
 
 use std::time::Duration;
 
@@ -31,12 +34,15 @@ enum Sabotage {
     LossIsNotFinal,
     /// The store keeps the name closed for less than the holder trusts it.
     ShortLease,
+    /// A yes from before the doubt counts.
+    AnyYesWillDo,
 }
 
 struct Lease {
     sabotage: Sabotage,
     /// Where renewal stops.
     cap: Instant,
+    store_forgets: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -47,6 +53,10 @@ struct World {
     lease: Option<u64>,
     request: Option<u64>,
     reply: Option<(u64, bool)>,
+    /// The store has forgotten.
+    forgot: bool,
+    /// The holder was told that it may have.
+    told: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -59,6 +69,8 @@ enum Step {
     KeeperGivesUp,
     OwnerLetsGo,
     AnotherIsLetIn,
+    StoreForgets,
+    HolderIsTold,
 }
 
 impl Model for Lease {
@@ -67,7 +79,7 @@ impl Model for Lease {
 
     fn init_states(&self) -> Vec<World> {
         let hold = State::new(Duration::from_secs(TTL), at(0), at(WINDOW), true, self.cap);
-        vec![World { now: 0, hold, lease: Some(TTL), request: None, reply: None }]
+        vec![World { now: 0, hold, lease: Some(TTL), request: None, reply: None, forgot: false, told: false }]
     }
 
     fn actions(&self, world: &World, steps: &mut Vec<Step>) {
@@ -87,6 +99,9 @@ impl Model for Lease {
         steps.push(Step::OwnerLetsGo);
         if world.lease.is_some_and(|ends| world.now >= ends) {
             steps.push(Step::AnotherIsLetIn);
+        }
+        if self.store_forgets {
+            steps.extend([Step::StoreForgets, Step::HolderIsTold]);
         }
     }
 
@@ -121,6 +136,9 @@ impl Model for Lease {
                     next.hold.refused();
                 } else {
                     let due = at(sent + TTL / 3);
+                    if self.sabotage == Sabotage::AnyYesWillDo {
+                        next.hold.sent();
+                    }
                     next.hold.renewed(at(counted_from + WINDOW), due, now);
                     if self.sabotage == Sabotage::LossIsNotFinal && next.hold.phase == Phase::Lost {
                         next.hold = State::new(Duration::from_secs(TTL), now, at(world.now + 1), true, Instant::NEVER);
@@ -137,6 +155,11 @@ impl Model for Lease {
                 next.hold.let_go(now);
             }
             Step::AnotherIsLetIn => next.lease = None,
+            Step::StoreForgets => (next.lease, next.forgot) = (None, true),
+            Step::HolderIsTold => {
+                next.hold.verify(now);
+                next.told = next.forgot;
+            }
         }
         Some(next)
     }
@@ -145,7 +168,10 @@ impl Model for Lease {
         vec![
             Property::always("nobody else is inside while the holder trusts its window", |_, world: &World| {
                 let trusted = matches!(world.hold.phase_at(at(world.now)), Phase::Held | Phase::Jeopardy);
-                !(trusted && world.lease.is_none())
+                world.forgot || !(trusted && world.lease.is_none())
+            }),
+            Property::always("who was told that it may be forgotten, and was, is never safe again", |_, world: &World| {
+                !(world.told && world.hold.phase_at(at(world.now)) == Phase::Held)
             }),
             Property::always("nothing is renewed after the end", |_, world: &World| {
                 let mut hold = world.hold.clone();
@@ -171,7 +197,11 @@ impl Model for Lease {
 }
 
 fn check(sabotage: Sabotage, cap: Instant) -> impl Checker<Lease> {
-    Lease { sabotage, cap }.checker().threads(2).spawn_bfs().join()
+    Lease { sabotage, cap, store_forgets: false }.checker().threads(2).spawn_bfs().join()
+}
+
+fn check_a_store_that_forgets(sabotage: Sabotage) -> impl Checker<Lease> {
+    Lease { sabotage, cap: Instant::NEVER, store_forgets: true }.checker().threads(2).spawn_bfs().join()
 }
 
 #[test]
@@ -180,6 +210,13 @@ fn the_rules_hold_in_every_interleaving() {
     let checked = check(Sabotage::Nothing, Instant::NEVER);
     checked.assert_properties();
     assert!(checked.unique_state_count() > 1_000, "{}", checked.unique_state_count());
+}
+
+#[test]
+fn a_forgotten_holder_that_was_told_is_never_safe_again() {
+    check_a_store_that_forgets(Sabotage::Nothing).assert_properties();
+    check_a_store_that_forgets(Sabotage::AnyYesWillDo)
+        .assert_any_discovery("who was told that it may be forgotten, and was, is never safe again");
 }
 
 #[test]

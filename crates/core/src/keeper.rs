@@ -7,15 +7,17 @@
 //! - **Renewal** at a third of the ttl with jitter, in batches: whatever is about due goes along, so a thousand holds
 //!   soon share one request per round. A renewal that has no answer within a sixth of the ttl is dropped, which tells the
 //!   backend to use a fresh connection, and tried again for as long as the window is open.
+//! - **Doubt**, when a backend says that its store may have forgotten: every hold is in jeopardy and asks at once.
 //! - **Loss** by the local clock, before the store can let anybody else in.
 //! - **Endings**: a dropped guard or a cancelled ask is ended by its id, again and again until the store confirmed it or
 //!   must have forgotten it by itself.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use tokio::runtime::{Handle, Runtime};
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -24,6 +26,7 @@ use crate::backend::Backend;
 use crate::environment::{Environment, Home};
 use crate::hold::{Duty, Phase, State};
 use crate::kept::Hold;
+use crate::options::Options;
 use crate::{Ask, Claim, ClaimId, Error, ErrorKind, Instant, Renewal, Result, Token};
 
 /// All holds of a client, in order of when something must next be done about them.
@@ -61,7 +64,6 @@ impl Table {
 /// The client's end of its keeper.
 pub(crate) struct Keeper {
     shared: Arc<Shared>,
-    runtime: tokio::runtime::Handle,
 }
 
 pub(crate) struct Shared {
@@ -69,6 +71,9 @@ pub(crate) struct Shared {
     pub(crate) environment: Environment,
     table: Mutex<Table>,
     wake: Notify,
+    /// How often the store may have forgotten; only raised under the table's mutex.
+    doubts: AtomicU64,
+    runtime: Handle,
     jobs: mpsc::UnboundedSender<Job>,
 }
 
@@ -88,19 +93,22 @@ impl Keeper {
     /// Starts the keeper of a client.
     pub(crate) fn start(backend: Arc<dyn Backend>, environment: Environment) -> Result<Self> {
         let (jobs, inbox) = mpsc::unbounded_channel();
-        let home = environment.home;
-        let shared = Arc::new(Shared { backend, environment, table: Mutex::default(), wake: Notify::new(), jobs });
+        let own = match environment.home {
+            Home::Here => None,
+            Home::OwnThread => {
+                Some(tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(not_started)?)
+            }
+        };
+        let runtime = own.as_ref().map_or_else(Handle::current, |own| own.handle().clone());
+        let (table, wake) = (Mutex::default(), Notify::new());
+        let shared = Arc::new(Shared { backend, environment, table, wake, doubts: AtomicU64::new(0), runtime, jobs });
         shared.backend.attach(News(Arc::downgrade(&shared)));
         let keeping = keep(Arc::clone(&shared), inbox);
-        let runtime = match home {
-            Home::Here => {
-                let runtime = tokio::runtime::Handle::current();
-                runtime.spawn(keeping);
-                runtime
-            }
-            Home::OwnThread => start_thread(keeping)?,
-        };
-        Ok(Keeper { shared, runtime })
+        match own {
+            None => drop(shared.runtime.spawn(keeping)),
+            Some(own) => start_thread(own, keeping)?,
+        }
+        Ok(Keeper { shared })
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
@@ -108,8 +116,8 @@ impl Keeper {
     }
 
     /// The keeper's runtime: a place for work that must not depend on the caller's.
-    pub(crate) fn runtime(&self) -> &tokio::runtime::Handle {
-        &self.runtime
+    pub(crate) fn runtime(&self) -> &Handle {
+        &self.shared.runtime
     }
 
     /// Completes when every ending begun so far is done.
@@ -127,16 +135,15 @@ impl Drop for Keeper {
     }
 }
 
-fn start_thread(keeping: impl Future<Output = ()> + Send + 'static) -> Result<tokio::runtime::Handle> {
-    let failed = |error: std::io::Error| {
-        Error::new(ErrorKind::Backend, "the keeper's thread could not be started")
-            .with_source(error)
-            .with_hint("Look at the process's limits on threads and open files")
-    };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
-    let handle = runtime.handle().clone();
-    std::thread::Builder::new().name("tenure-keeper".to_owned()).spawn(move || runtime.block_on(keeping)).map_err(failed)?;
-    Ok(handle)
+fn start_thread(runtime: Runtime, keeping: impl Future<Output = ()> + Send + 'static) -> Result<()> {
+    let thread = std::thread::Builder::new().name("tenure-keeper".to_owned());
+    thread.spawn(move || runtime.block_on(keeping)).map(drop).map_err(not_started)
+}
+
+fn not_started(error: std::io::Error) -> Error {
+    Error::new(ErrorKind::Backend, "the keeper's thread could not be started")
+        .with_source(error)
+        .with_hint("Look at the process's limits on threads and open files")
 }
 
 impl Shared {
@@ -148,20 +155,21 @@ impl Shared {
         self.environment.clock.now()
     }
 
-    /// Takes a grant into keeping.
-    pub(crate) fn hold(
-        &self,
-        claim: Claim,
-        token: Token,
-        until: Instant,
-        keep: bool,
-        max_hold: Option<Duration>,
-    ) -> Arc<Hold> {
+    /// How often the store may have forgotten. A grant asked for before the last time is in doubt from its start.
+    pub(crate) fn doubts(&self) -> u64 {
+        self.doubts.load(Ordering::Relaxed)
+    }
+
+    /// Takes a grant into keeping that was asked for after so many doubts.
+    pub(crate) fn hold(&self, claim: Claim, token: Token, until: Instant, options: &Options, doubts: u64) -> Arc<Hold> {
         let now = self.now();
-        let cap = max_hold.map_or(Instant::NEVER, |max| now + max);
-        let state = State::new(claim.ttl, now, until, keep, cap);
-        let next = state.next_event();
+        let cap = options.max_hold.map_or(Instant::NEVER, |max| now + max);
+        let mut state = State::new(claim.ttl, now, until, options.keep, cap);
         let mut table = self.table();
+        if self.doubts() != doubts {
+            state.verify(now);
+        }
+        let next = state.next_event();
         table.next_number += 1;
         let hold = Arc::new(Hold::new(claim, state, token, table.next_number));
         table.insert(Arc::clone(&hold));
@@ -222,6 +230,36 @@ impl News {
         for hold in self.holds(id) {
             hold.step(|shown| shown.state.refused());
         }
+    }
+
+    /// The store may have forgotten: it restarted, or it failed over. Every hold of this client is in
+    /// [jeopardy](Phase::Jeopardy) until its next renewal, which is due at once; so is a grant still on its way. Extends
+    /// nothing by itself, and a renewal that was under way already neither does nor makes anything safe again: its answer
+    /// may be from before.
+    ///
+    /// A hold whose renewal is off or at its cap is renewed this once too, since somebody else may have been let in: its
+    /// own window stays, but the store may keep its name closed for a ttl from then if nobody releases it.
+    pub fn verify(&self) {
+        let Some(shared) = self.0.upgrade() else { return };
+        let now = shared.now();
+        let mut table = shared.table();
+        shared.doubts.fetch_add(1, Ordering::Relaxed);
+        for (key, hold) in std::mem::take(&mut table.holds) {
+            hold.step(|shown| shown.state.verify(now));
+            match hold.phase_at(now) {
+                Phase::Held | Phase::Jeopardy => table.insert(hold),
+                Phase::Lost | Phase::Gone => drop(table.holds.insert(key, hold)), // the keeper clears it away in its time
+            }
+        }
+        table.wakes_at = Some(now);
+        drop(table);
+        shared.wake.notify_one();
+    }
+
+    /// The keeper's runtime: a place for a backend's work in the background, which must not depend on the caller's. `None`
+    /// once the client is gone; what still runs there ends with it.
+    pub fn runtime(&self) -> Option<Handle> {
+        self.0.upgrade().map(|shared| shared.runtime.clone())
     }
 
     fn holds(&self, id: ClaimId) -> Vec<Arc<Hold>> {

@@ -81,7 +81,7 @@ impl Hold {
     pub(crate) fn regranted(&self, token: Token, until: Instant, next: Instant, now: Instant) {
         self.step(|shown| {
             shown.token = token;
-            shown.state.renewed(until, next, now);
+            shown.state.regranted(until, next, now);
         });
     }
 
