@@ -1,1 +1,511 @@
 //! Each verb as a request and its answer.
+//!
+//! A request is a command ready to be sent, an answer is parsed at the door: what comes back is a typed value and the
+//! server's time, or an error of kind `Backend` if the shape is none that the script gives. What a verb means is in
+//! [`Record`](tenure_core::record::Record); its script, in `scripts/`, does the same.
+
+use std::time::Duration;
+
+use redis::{Cmd, Value};
+use tenure_core::{
+    Ask, Claim, ClaimId, Error, ErrorKind, Holder, Kind, LockName, Mode, Result, Token, Versioned, View, Waiter,
+};
+
+use crate::codec::{self, Garbled, Stage};
+use crate::schema::{Bucket, Layout};
+use crate::scripts;
+
+/// Makes requests: where things are, and which command publishes there.
+#[derive(Clone, Debug)]
+pub(crate) struct Verbs {
+    layout: Layout,
+    publish: &'static str,
+}
+
+/// What a script says, and when by the server's clock it said so.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Answer<T> {
+    /// Microseconds since 1970.
+    pub(crate) now: u64,
+    /// What it says.
+    pub(crate) says: T,
+}
+
+/// What came of [`Verbs::ask`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Asked {
+    /// Let in. `left` of its window was left when the server answered: a whole ttl, or less when the ask is a repeated one.
+    Granted { token: Token, left: Duration },
+    /// In line: whether at its head, and when time alone may next let somebody in.
+    Queued { first: bool, change_in: Option<Duration> },
+    /// Not let in, and not in line.
+    Busy,
+    /// The name is in use otherwise; [`mismatch`] says it in words.
+    Mismatch { kind: String, of: u32 },
+    /// The request came after the time it was good for, and changed nothing.
+    Late,
+    /// The claim was ended before this request of its came, and stays so.
+    Ended,
+}
+
+/// What a waiter learns from [`Verbs::touch`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Touched {
+    /// It still waits.
+    Waiting { first: bool, change_in: Option<Duration> },
+    /// It was let in at `since`, by the server's clock in microseconds, and had `left` of its window.
+    Granted { token: Token, since: u64, left: Duration },
+    /// It is not in line any more: it was thought dead, or ended.
+    Gone,
+}
+
+/// What came of renewing one claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Renewed {
+    /// Not held any more.
+    Lost,
+    /// Held for another ttl; somebody may have asked its holder to let go.
+    Held(Option<Ask>),
+}
+
+impl Verbs {
+    /// `sharded`: whether inboxes are sharded channels, as a cluster has them.
+    pub(crate) fn new(layout: Layout, sharded: bool) -> Self {
+        Verbs { layout, publish: if sharded { "spublish" } else { "publish" } }
+    }
+
+    /// Where things are.
+    pub(crate) fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Asks for a claim; `queue` is how long it may stand in line unheard, if at all. `inbox` is where its client hears of
+    /// it. After `by` (microseconds of the server's clock) the request is refused: it is somebody's who has given up.
+    /// Answer: [`asked`].
+    pub(crate) fn ask(&self, claim: &Claim, inbox: &[u8], queue: Option<Duration>, by: Option<u64>) -> Cmd {
+        let text = codec::encode_text(&claim.note, &claim.origin);
+        let bytes = 512 + 4 * claim.name.as_str().len() + text.len();
+        let mut cmd = scripts::ASK.command(6, 14, bytes);
+        self.keys(&mut cmd, &claim.name);
+        cmd.arg(self.layout.ended(self.layout.bucket(&claim.name), claim.id));
+        self.words(&mut cmd, &claim.name);
+        let (mode, take, of) = mode(claim.mode);
+        cmd.arg(claim.id.as_bytes()).arg(claim.kind.as_str()).arg(mode).arg(take).arg(of);
+        cmd.arg(micros(claim.ttl)).arg(micros(claim.handover_ttl)).arg(micros(claim.lock_delay));
+        cmd.arg(inbox).arg(text);
+        cmd.arg(queue.map_or(0, |queue| micros(queue).max(1))).arg(by.unwrap_or(NEVER));
+        cmd
+    }
+
+    /// Ends a claim. A hold let go before `min_hold` is over keeps the name closed until then; for `mark` afterwards no ask
+    /// for this claim is granted. Answer: [`ended`].
+    pub(crate) fn end(&self, name: &LockName, id: ClaimId, min_hold: Duration, mark: Duration) -> Cmd {
+        let mut cmd = scripts::END.command(6, 5, 400 + 4 * name.as_str().len());
+        self.keys(&mut cmd, name);
+        cmd.arg(self.layout.ended(self.layout.bucket(name), id));
+        self.words(&mut cmd, name);
+        cmd.arg(id.as_bytes()).arg(micros(min_hold)).arg(mark.as_millis().min(u64::MAX.into()) as u64);
+        cmd
+    }
+
+    /// Renews claims that are all in one bucket. Answer: [`renewed`], one for each in the same order.
+    pub(crate) fn renew<'a>(&self, bucket: Bucket, claims: impl ExactSizeIterator<Item = &'a Claim> + Clone) -> Cmd {
+        let count = claims.len();
+        let mut cmd = scripts::RENEW.command(1 + 3 * count, count, 200 * count);
+        cmd.arg(self.layout.names(bucket));
+        for claim in claims.clone() {
+            self.record(&mut cmd, &claim.name);
+        }
+        for claim in claims {
+            cmd.arg(claim.id.as_bytes());
+        }
+        cmd
+    }
+
+    /// Hears from waiters that are all in one bucket: each keeps its place for `alive` from now on. Answer: [`touched`],
+    /// one for each in the same order.
+    pub(crate) fn touch<'a>(
+        &self,
+        bucket: Bucket,
+        alive: Duration,
+        waiters: impl ExactSizeIterator<Item = (&'a LockName, ClaimId)> + Clone,
+    ) -> Cmd {
+        let count = waiters.len();
+        let mut cmd = scripts::TOUCH.command(2 + 3 * count, 2 + 2 * count, 300 * count);
+        cmd.arg(self.layout.names(bucket)).arg(self.layout.token(bucket));
+        for (name, _) in waiters.clone() {
+            self.record(&mut cmd, name);
+        }
+        cmd.arg(self.publish).arg(micros(alive));
+        for (name, id) in waiters {
+            cmd.arg(name.as_str()).arg(id.as_bytes());
+        }
+        cmd
+    }
+
+    /// Changes the mode of a hold in place. Answer: [`converted`].
+    pub(crate) fn convert(&self, name: &LockName, id: ClaimId, to: Mode) -> Cmd {
+        let mut cmd = scripts::CONVERT.command(5, 6, 400 + 4 * name.as_str().len());
+        self.keys(&mut cmd, name);
+        self.words(&mut cmd, name);
+        let (mode, take, of) = mode(to);
+        cmd.arg(id.as_bytes()).arg(mode).arg(take).arg(of);
+        cmd
+    }
+
+    /// Leaves a request with every holder to let go. Answer: [`counted`].
+    pub(crate) fn request(&self, name: &LockName, ask: &Ask) -> Cmd {
+        let mut cmd = scripts::REQUEST.command(5, 3, 1024);
+        self.keys(&mut cmd, name);
+        self.words(&mut cmd, name);
+        cmd.arg(codec::encode_ask(ask));
+        cmd
+    }
+
+    /// Ends holds by force: all, or the one with this token. Answer: [`counted`].
+    pub(crate) fn break_holds(&self, name: &LockName, only: Option<Token>) -> Cmd {
+        let mut cmd = scripts::BREAK.command(5, 3, 1024);
+        self.keys(&mut cmd, name);
+        self.words(&mut cmd, name);
+        match only {
+            Some(token) => cmd.arg(token.get()),
+            None => cmd.arg(""),
+        };
+        cmd
+    }
+
+    /// Reads the records of names that are all in one bucket. Answer: [`viewed`].
+    pub(crate) fn view<'a>(&self, names: impl ExactSizeIterator<Item = &'a LockName>) -> Cmd {
+        let mut cmd = scripts::VIEW.command(names.len(), 0, 64 * names.len());
+        for name in names {
+            cmd.arg(self.layout.lock(name));
+        }
+        cmd
+    }
+
+    /// Reads a cell. Answer: [`cell`].
+    pub(crate) fn cell_get(&self, name: &LockName) -> Cmd {
+        let mut cmd = redis::cmd("HMGET");
+        cmd.arg(self.layout.cell(name)).arg("value").arg("version");
+        cmd
+    }
+
+    /// Writes a cell, or removes it, if its version is still `expected`. Answer: [`cell_written`].
+    pub(crate) fn cell_set(&self, name: &LockName, expected: u64, value: Option<&[u8]>) -> Cmd {
+        let mut cmd = scripts::CELL_SET.command(2, 2, 256 + value.map_or(0, <[u8]>::len));
+        cmd.arg(self.layout.cell(name)).arg(self.layout.token(self.layout.bucket(name))).arg(expected);
+        if let Some(value) = value {
+            cmd.arg(value);
+        }
+        cmd
+    }
+
+    /// Names in use of a bucket that begin with `prefix`, in byte order, after `after`. Answer: [`names`].
+    pub(crate) fn names(&self, bucket: Bucket, prefix: &str, after: Option<&LockName>, limit: usize) -> Cmd {
+        let mut cmd = redis::cmd("ZRANGEBYLEX");
+        cmd.arg(self.layout.names(bucket));
+        match after {
+            Some(after) if after.as_str() > prefix => cmd.arg(["(", after.as_str()].concat()),
+            _ if prefix.is_empty() => cmd.arg("-"),
+            _ => cmd.arg(["[", prefix].concat()),
+        };
+        // No UTF-8 text has the byte 255, so this is behind every name with the prefix and before all that follow.
+        cmd.arg([b"(", prefix.as_bytes(), b"\xff"].concat()).arg("LIMIT").arg(0).arg(limit);
+        cmd
+    }
+
+    /// Forgets those of these names, all in one bucket, whose records are gone. Answer: [`counted`].
+    pub(crate) fn tidy<'a>(&self, bucket: Bucket, names: impl ExactSizeIterator<Item = &'a LockName> + Clone) -> Cmd {
+        let count = names.len();
+        let mut cmd = scripts::TIDY.command(1 + count, count, 128 * count);
+        cmd.arg(self.layout.names(bucket));
+        for name in names.clone() {
+            cmd.arg(self.layout.lock(name));
+        }
+        for name in names {
+            cmd.arg(name.as_str());
+        }
+        cmd
+    }
+
+    /// Makes sure that every token given from now on is above this one. Answer: [`raised`].
+    pub(crate) fn raise(&self, bucket: Bucket, at_least: Token) -> Cmd {
+        let mut cmd = scripts::RAISE.command(1, 1, 128);
+        cmd.arg(self.layout.token(bucket)).arg(at_least.get());
+        cmd
+    }
+
+    /// Does nothing, with as much to carry as an ask has: the smallest request that a grant could possibly cost.
+    pub(crate) fn probe(&self, bucket: Bucket) -> Cmd {
+        let mut cmd = scripts::PROBE.command(1, 0, 64);
+        cmd.arg(self.layout.token(bucket));
+        cmd
+    }
+
+    /// The five keys that every verb on one name has.
+    fn keys(&self, cmd: &mut Cmd, name: &LockName) {
+        let bucket = self.layout.bucket(name);
+        self.record(cmd, name);
+        cmd.arg(self.layout.names(bucket)).arg(self.layout.token(bucket));
+    }
+
+    /// The three keys of a record.
+    fn record(&self, cmd: &mut Cmd, name: &LockName) {
+        cmd.arg(self.layout.lock(name)).arg(self.layout.line(name)).arg(self.layout.held(name));
+    }
+
+    /// The two words that every verb on one name has.
+    fn words(&self, cmd: &mut Cmd, name: &LockName) {
+        cmd.arg(name.as_str()).arg(self.publish);
+    }
+}
+
+/// A time that no server's clock reaches: the last that a double can tell from the one before.
+const NEVER: u64 = 9_007_199_254_740_991;
+
+/// Microseconds, rounded up: a name stays closed for at least the time it was asked for.
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos().div_ceil(1_000)).unwrap_or(NEVER).min(NEVER)
+}
+
+/// A mode as the scripts know it: its number, and what it takes of how many.
+fn mode(mode: Mode) -> (u8, u32, u32) {
+    match mode {
+        Mode::Exclusive => (0, 0, 0),
+        Mode::Shared => (1, 1, 0),
+        Mode::Permits { take, of } => (2, take.get(), of.get()),
+    }
+}
+
+/// The answer to [`Verbs::ask`].
+pub(crate) fn asked(answer: Value) -> Result<Answer<Asked>> {
+    let (now, mut rest) = opened(answer)?;
+    let says = match &*rest.bytes()? {
+        b"granted" => Asked::Granted { token: rest.token()?, left: rest.duration()? },
+        b"queued" => Asked::Queued { first: rest.flag()?, change_in: rest.maybe_duration()? },
+        b"busy" => Asked::Busy,
+        b"mismatch" => Asked::Mismatch { kind: rest.text()?, of: rest.number()?.try_into().unwrap_or(u32::MAX) },
+        b"late" => Asked::Late,
+        b"ended" => Asked::Ended,
+        _ => return Err(Garbled("the answer to an ask is none of those there are").into()),
+    };
+    Ok(Answer { now, says })
+}
+
+/// What [`Asked::Mismatch`] means to whoever asked.
+pub(crate) fn mismatch(claim: &Claim, kind: &str, of: u32) -> Error {
+    let error = |what: String, hint: &str| Error::new(ErrorKind::Mismatch, what).with_name(&claim.name).with_hint(hint);
+    match claim.mode {
+        Mode::Permits { of: theirs, .. } if claim.kind.as_str() == kind => error(
+            format!("the semaphore is in use with {of} permits, and was now asked for with {theirs}"),
+            "Use the same number everywhere; it can change once nobody holds or waits",
+        ),
+        _ => error(
+            format!("it is in use as {kind} and was now asked for as {}", claim.kind),
+            "All kinds share one space of names: use the same kind everywhere, or another name",
+        ),
+    }
+}
+
+/// The answer to [`Verbs::end`]: whether the claim was there.
+pub(crate) fn ended(answer: Value) -> Result<Answer<bool>> {
+    let (now, mut rest) = opened(answer)?;
+    Ok(Answer { now, says: rest.flag()? })
+}
+
+/// The answer to [`Verbs::renew`] of so many claims.
+pub(crate) fn renewed(answer: Value, count: usize) -> Result<Answer<Vec<Renewed>>> {
+    let (now, rest) = opened(answer)?;
+    let says = rest.0.map(|value| match value {
+        Value::Int(0) => Ok(Renewed::Lost),
+        Value::Int(_) => Ok(Renewed::Held(None)),
+        value => Ok(Renewed::Held(Some(codec::decode_ask(&bytes(value)?)?))),
+    });
+    counted_as(count, now, says.collect::<Result<_>>()?)
+}
+
+/// The answer to [`Verbs::touch`] of so many waiters.
+pub(crate) fn touched(answer: Value, count: usize) -> Result<Answer<Vec<Touched>>> {
+    let (now, rest) = opened(answer)?;
+    let says = rest.0.map(|value| {
+        let mut rest = Rest::of(value)?;
+        match rest.number()? {
+            0 => Ok(Touched::Waiting { first: rest.flag()?, change_in: rest.maybe_duration()? }),
+            1 => Ok(Touched::Granted { token: rest.token()?, since: rest.number()?, left: rest.duration()? }),
+            _ => Ok(Touched::Gone),
+        }
+    });
+    counted_as(count, now, says.collect::<Result<_>>()?)
+}
+
+/// The answer to [`Verbs::convert`]: the token and what is left of the window, or `None` if it cannot be had.
+pub(crate) fn converted(answer: Value) -> Result<Answer<Option<(Token, Duration)>>> {
+    let (now, mut rest) = opened(answer)?;
+    let says = if rest.0.len() == 0 { None } else { Some((rest.token()?, rest.duration()?)) };
+    Ok(Answer { now, says })
+}
+
+/// The answer to [`Verbs::request`], [`Verbs::break_holds`] and [`Verbs::tidy`]: how many.
+pub(crate) fn counted(answer: Value) -> Result<Answer<usize>> {
+    let (now, mut rest) = opened(answer)?;
+    Ok(Answer { now, says: rest.number()? as usize })
+}
+
+/// The answer to [`Verbs::view`] of these names.
+pub(crate) fn viewed<'a>(answer: Value, names: impl ExactSizeIterator<Item = &'a LockName>) -> Result<Answer<Vec<View>>> {
+    let (now, rest) = opened(answer)?;
+    let count = names.len();
+    let says = names.zip(rest.0).map(|(name, record)| view(name, now, record)).collect::<Result<_>>()?;
+    counted_as(count, now, says)
+}
+
+/// The answer to [`Verbs::cell_get`].
+pub(crate) fn cell(answer: Value) -> Result<Versioned> {
+    let mut rest = Rest::of(answer)?;
+    match (rest.next()?, rest.next()?) {
+        (_, Value::Nil) => Ok((None, 0)),
+        (value, version) => Ok((Some(bytes(value)?), number(version)?)),
+    }
+}
+
+/// The answer to [`Verbs::cell_set`]: the new version, or `None` if it was not the expected one.
+pub(crate) fn cell_written(answer: Value) -> Result<Answer<Option<u64>>> {
+    let (now, mut rest) = opened(answer)?;
+    let says = if rest.0.len() == 0 { None } else { Some(rest.number()?) };
+    Ok(Answer { now, says })
+}
+
+/// The answer to [`Verbs::names`].
+pub(crate) fn names(answer: Value) -> Result<Vec<LockName>> {
+    let name = |value| LockName::new(utf8(value)?).map_err(|_| Garbled("a name is none").into());
+    Rest::of(answer)?.0.map(name).collect()
+}
+
+/// The answer to [`Verbs::raise`]: the last token now.
+pub(crate) fn raised(answer: Value) -> Result<Answer<Token>> {
+    let (now, mut rest) = opened(answer)?;
+    Ok(Answer { now, says: rest.token()? })
+}
+
+/// One record as people see it, from the fields of its hash.
+fn view(name: &LockName, now: u64, record: Value) -> Result<View> {
+    let mut fields = Rest::of(record)?;
+    let mut view = View::free(name.clone());
+    let (mut tickets, mut texts, mut asks) =
+        (Vec::new(), std::collections::HashMap::new(), std::collections::HashMap::new());
+    while fields.0.len() > 0 {
+        let (field, value) = (fields.bytes()?, bytes(fields.next()?)?);
+        // A claim's id has 16 bytes, its text and what was asked of it a letter before that, and nothing else is as long.
+        if let Ok(id) = <[u8; 16]>::try_from(&*field) {
+            tickets.push((ClaimId::from_bytes(id), codec::decode_ticket(&value)?));
+        } else if let Some((b'i', id)) = field.split_first().filter(|(_, id)| id.len() == 16) {
+            texts.insert(id.to_vec(), codec::decode_text(&value)?);
+        } else if let Some((b'a', id)) = field.split_first().filter(|(_, id)| id.len() == 16) {
+            asks.insert(id.to_vec(), codec::decode_ask(&value)?);
+        } else if field == b"k" {
+            view.kind = Some(kind(&value)?);
+        }
+    }
+    tickets.sort_unstable_by_key(|(_, ticket)| ticket.number);
+    for (id, ticket) in tickets.into_iter().filter(|(_, ticket)| ticket.ends > now) {
+        let Some((note, origin)) = texts.remove(&id.as_bytes()[..]) else {
+            return Err(Garbled("a ticket does not say whose it is").into());
+        };
+        let (claim, mode, age) = (id.fingerprint(), ticket.mode, Duration::from_micros(now.saturating_sub(ticket.since)));
+        if ticket.stage == Stage::Waiting {
+            view.line.push(Waiter { claim, mode, note, origin, waiting_for: age });
+        } else {
+            let asked = asks.remove(&id.as_bytes()[..]);
+            let (token, closing) = (ticket.token, ticket.stage == Stage::Closing);
+            let expires_in = Duration::from_micros(ticket.ends - now);
+            view.holders.push(Holder { claim, mode, token, note, origin, held_for: age, expires_in, closing, asked });
+        }
+    }
+    Ok(view)
+}
+
+fn kind(word: &[u8]) -> Result<Kind> {
+    let kind = Kind::ALL.into_iter().find(|kind| kind.as_str().as_bytes() == word);
+    kind.ok_or_else(|| Garbled("a record's kind is unknown").into())
+}
+
+/// An answer's time, and the rest of it.
+fn opened(answer: Value) -> Result<(u64, Rest)> {
+    let mut rest = Rest::of(answer)?;
+    Ok((rest.number()?, rest))
+}
+
+fn counted_as<T>(count: usize, now: u64, says: Vec<T>) -> Result<Answer<Vec<T>>> {
+    if says.len() != count {
+        return Err(Garbled("an answer does not have as many parts as were asked for").into());
+    }
+    Ok(Answer { now, says })
+}
+
+/// What is left of an answer.
+struct Rest(std::vec::IntoIter<Value>);
+
+impl Rest {
+    fn of(answer: Value) -> Result<Self> {
+        match answer {
+            Value::Array(values) => Ok(Rest(values.into_iter())),
+            _ => Err(Garbled("an answer is not a list").into()),
+        }
+    }
+
+    fn next(&mut self) -> Result<Value> {
+        self.0.next().ok_or_else(|| Garbled("an answer ends too early").into())
+    }
+
+    fn bytes(&mut self) -> Result<Vec<u8>> {
+        bytes(self.next()?)
+    }
+
+    fn text(&mut self) -> Result<String> {
+        utf8(self.next()?)
+    }
+
+    fn number(&mut self) -> Result<u64> {
+        number(self.next()?)
+    }
+
+    fn flag(&mut self) -> Result<bool> {
+        self.number().map(|number| number != 0)
+    }
+
+    fn token(&mut self) -> Result<Token> {
+        self.number().map(Token::new)
+    }
+
+    fn duration(&mut self) -> Result<Duration> {
+        self.number().map(Duration::from_micros)
+    }
+
+    /// A duration, or -1 if there is none.
+    fn maybe_duration(&mut self) -> Result<Option<Duration>> {
+        match self.next()? {
+            Value::Int(-1) => Ok(None),
+            value => number(value).map(Duration::from_micros).map(Some),
+        }
+    }
+}
+
+fn bytes(value: Value) -> Result<Vec<u8>> {
+    match value {
+        Value::BulkString(bytes) => Ok(bytes),
+        _ => Err(Garbled("a part of an answer is not a string").into()),
+    }
+}
+
+fn utf8(value: Value) -> Result<String> {
+    String::from_utf8(bytes(value)?).map_err(|_| Garbled("a part of an answer is not UTF-8").into())
+}
+
+fn number(value: Value) -> Result<u64> {
+    let number = match value {
+        Value::Int(number) => u64::try_from(number).ok(),
+        Value::BulkString(digits) => std::str::from_utf8(&digits).ok().and_then(|digits| digits.parse().ok()),
+        _ => None,
+    };
+    number.ok_or_else(|| Garbled("a part of an answer is not a number").into())
+}
