@@ -91,20 +91,21 @@ pub(crate) enum Message {
     Lost(ClaimId),
 }
 
-/// Reads a message.
-pub(crate) fn decode_message(bytes: &[u8]) -> Result<Message, Garbled> {
-    let mut input = Input(bytes);
-    let what = input.u8()?;
-    let id = ClaimId::from_bytes(input.array()?);
-    match what {
-        b'g' => {
-            let (token, granted, left) = (Token::new(input.whole()?), input.whole()?, input.duration()?);
-            input.end()?;
-            Ok(Message::Granted { id, token, granted, left })
-        }
-        b'a' => Ok(Message::Asked(id, decode_ask(input.0)?)),
-        b'l' => input.end().map(|()| Message::Lost(id)),
-        _ => Err(Garbled("a message is of an unknown sort")),
+impl Message {
+    /// Reads a message; `None` if it is not one of ours.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut input = Input(bytes);
+        let (what, id) = (input.u8().ok()?, ClaimId::from_bytes(input.array().ok()?));
+        let message = match what {
+            b'g' => {
+                let (token, granted, left) = (input.token().ok()?, input.whole().ok()?, input.duration().ok()?);
+                Message::Granted { id, token, granted, left }
+            }
+            b'a' => return decode_ask(input.0).ok().map(|ask| Message::Asked(id, ask)),
+            b'l' => Message::Lost(id),
+            _ => return None,
+        };
+        input.0.is_empty().then_some(message)
     }
 }
 
@@ -150,7 +151,7 @@ pub(crate) fn decode_ticket(bytes: &[u8]) -> Result<Ticket, Garbled> {
     };
     let number = input.whole()?;
     let [_ttl, _handover, _delay] = [input.duration()?, input.duration()?, input.duration()?];
-    let (since, ends, token) = (input.whole()?, input.whole()?, Token::new(input.whole()?));
+    let (since, ends, token) = (input.whole()?, input.whole()?, input.token()?);
     Ok(Ticket { stage, mode, number, since, ends, token })
 }
 
@@ -188,8 +189,8 @@ impl<'a> Input<'a> {
         self.whole().map(Duration::from_micros)
     }
 
-    fn end(&self) -> Result<(), Garbled> {
-        if self.0.is_empty() { Ok(()) } else { Err(Garbled("something follows")) }
+    fn token(&mut self) -> Result<Token, Garbled> {
+        self.whole().map(Token::new)
     }
 }
 

@@ -15,23 +15,10 @@ use crate::codec::{self, Garbled, Stage};
 use crate::schema::{Bucket, Layout};
 use crate::scripts;
 
-/// Makes requests: where things are, and which command publishes there.
-#[derive(Clone, Debug)]
-pub(crate) struct Verbs {
-    layout: Layout,
-    publish: &'static str,
-}
+/// When by the server's clock a script ran, in microseconds since 1970, and what it says.
+pub(crate) type Answer<T> = (u64, T);
 
-/// What a script says, and when by the server's clock it said so.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Answer<T> {
-    /// Microseconds since 1970.
-    pub(crate) now: u64,
-    /// What it says.
-    pub(crate) says: T,
-}
-
-/// What came of [`Verbs::ask`].
+/// What came of [`ask`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Asked {
     /// Let in. `left` of its window was left when the server answered: a whole ttl, or less when the ask is a repeated one.
@@ -48,7 +35,7 @@ pub(crate) enum Asked {
     Ended,
 }
 
-/// What a waiter learns from [`Verbs::touch`].
+/// What a waiter learns from [`touch`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Touched {
     /// It still waits.
@@ -68,196 +55,192 @@ pub(crate) enum Renewed {
     Held(Option<Ask>),
 }
 
-impl Verbs {
-    /// `sharded`: whether inboxes are sharded channels, as a cluster has them.
-    pub(crate) fn new(layout: Layout, sharded: bool) -> Self {
-        Verbs { layout, publish: if sharded { "spublish" } else { "publish" } }
-    }
+/// Asks for a claim; `queue` is how long it may stand in line unheard, if at all. `inbox` is where its client hears of
+/// it. After `by` (microseconds of the server's clock) the request is refused: it is somebody's who has given up.
+/// Answer: [`asked`].
+pub(crate) fn ask(
+    layout: &Layout,
+    publish: &str,
+    claim: &Claim,
+    inbox: &[u8],
+    queue: Option<Duration>,
+    by: Option<u64>,
+) -> Cmd {
+    let text = codec::encode_text(&claim.note, &claim.origin);
+    let bytes = 512 + 4 * claim.name.as_str().len() + text.len();
+    let mut cmd = scripts::ASK.command(6, 14, bytes);
+    keys(&mut cmd, layout, &claim.name);
+    cmd.arg(layout.ended(layout.bucket(&claim.name), claim.id));
+    words(&mut cmd, publish, &claim.name);
+    let (mode, take, of) = mode(claim.mode);
+    cmd.arg(claim.id.as_bytes()).arg(claim.kind.as_str()).arg(mode).arg(take).arg(of);
+    cmd.arg(micros(claim.ttl)).arg(micros(claim.handover_ttl)).arg(micros(claim.lock_delay));
+    cmd.arg(inbox).arg(text);
+    cmd.arg(queue.map_or(0, |queue| micros(queue).max(1))).arg(by.unwrap_or(NEVER));
+    cmd
+}
 
-    /// Where things are.
-    pub(crate) fn layout(&self) -> &Layout {
-        &self.layout
-    }
+/// Ends a claim. A hold let go before `min_hold` is over keeps the name closed until then; for `mark` afterwards no ask
+/// for this claim is granted. Answer: [`ended`].
+pub(crate) fn end(layout: &Layout, publish: &str, name: &LockName, id: ClaimId, min_hold: Duration, mark: Duration) -> Cmd {
+    let mut cmd = scripts::END.command(6, 5, 400 + 4 * name.as_str().len());
+    keys(&mut cmd, layout, name);
+    cmd.arg(layout.ended(layout.bucket(name), id));
+    words(&mut cmd, publish, name);
+    cmd.arg(id.as_bytes()).arg(micros(min_hold)).arg(mark.as_millis().min(u64::MAX.into()) as u64);
+    cmd
+}
 
-    /// Asks for a claim; `queue` is how long it may stand in line unheard, if at all. `inbox` is where its client hears of
-    /// it. After `by` (microseconds of the server's clock) the request is refused: it is somebody's who has given up.
-    /// Answer: [`asked`].
-    pub(crate) fn ask(&self, claim: &Claim, inbox: &[u8], queue: Option<Duration>, by: Option<u64>) -> Cmd {
-        let text = codec::encode_text(&claim.note, &claim.origin);
-        let bytes = 512 + 4 * claim.name.as_str().len() + text.len();
-        let mut cmd = scripts::ASK.command(6, 14, bytes);
-        self.keys(&mut cmd, &claim.name);
-        cmd.arg(self.layout.ended(self.layout.bucket(&claim.name), claim.id));
-        self.words(&mut cmd, &claim.name);
-        let (mode, take, of) = mode(claim.mode);
-        cmd.arg(claim.id.as_bytes()).arg(claim.kind.as_str()).arg(mode).arg(take).arg(of);
-        cmd.arg(micros(claim.ttl)).arg(micros(claim.handover_ttl)).arg(micros(claim.lock_delay));
-        cmd.arg(inbox).arg(text);
-        cmd.arg(queue.map_or(0, |queue| micros(queue).max(1))).arg(by.unwrap_or(NEVER));
-        cmd
+/// Renews claims that are all in one bucket. Answer: [`renewed`], one for each in the same order.
+pub(crate) fn renew(layout: &Layout, bucket: Bucket, claims: &[&Claim]) -> Cmd {
+    let count = claims.len();
+    let mut cmd = scripts::RENEW.command(1 + 3 * count, count, 200 * count);
+    cmd.arg(layout.names(bucket));
+    for claim in claims {
+        record(&mut cmd, layout, &claim.name);
     }
+    for claim in claims {
+        cmd.arg(claim.id.as_bytes());
+    }
+    cmd
+}
 
-    /// Ends a claim. A hold let go before `min_hold` is over keeps the name closed until then; for `mark` afterwards no ask
-    /// for this claim is granted. Answer: [`ended`].
-    pub(crate) fn end(&self, name: &LockName, id: ClaimId, min_hold: Duration, mark: Duration) -> Cmd {
-        let mut cmd = scripts::END.command(6, 5, 400 + 4 * name.as_str().len());
-        self.keys(&mut cmd, name);
-        cmd.arg(self.layout.ended(self.layout.bucket(name), id));
-        self.words(&mut cmd, name);
-        cmd.arg(id.as_bytes()).arg(micros(min_hold)).arg(mark.as_millis().min(u64::MAX.into()) as u64);
-        cmd
+/// Hears from waiters that are all in one bucket: each keeps its place for `alive` from now on. Answer: [`touched`],
+/// one for each in the same order.
+pub(crate) fn touch(
+    layout: &Layout,
+    publish: &str,
+    bucket: Bucket,
+    alive: Duration,
+    waiters: &[(&LockName, ClaimId)],
+) -> Cmd {
+    let count = waiters.len();
+    let mut cmd = scripts::TOUCH.command(2 + 3 * count, 2 + 2 * count, 300 * count);
+    cmd.arg(layout.names(bucket)).arg(layout.token(bucket));
+    for (name, _) in waiters {
+        record(&mut cmd, layout, name);
     }
+    cmd.arg(publish).arg(micros(alive));
+    for (name, id) in waiters {
+        cmd.arg(name.as_str()).arg(id.as_bytes());
+    }
+    cmd
+}
 
-    /// Renews claims that are all in one bucket. Answer: [`renewed`], one for each in the same order.
-    pub(crate) fn renew<'a>(&self, bucket: Bucket, claims: impl ExactSizeIterator<Item = &'a Claim> + Clone) -> Cmd {
-        let count = claims.len();
-        let mut cmd = scripts::RENEW.command(1 + 3 * count, count, 200 * count);
-        cmd.arg(self.layout.names(bucket));
-        for claim in claims.clone() {
-            self.record(&mut cmd, &claim.name);
-        }
-        for claim in claims {
-            cmd.arg(claim.id.as_bytes());
-        }
-        cmd
-    }
+/// Changes the mode of a hold in place. Answer: [`converted`].
+pub(crate) fn convert(layout: &Layout, publish: &str, name: &LockName, id: ClaimId, to: Mode) -> Cmd {
+    let mut cmd = scripts::CONVERT.command(5, 6, 400 + 4 * name.as_str().len());
+    keys(&mut cmd, layout, name);
+    words(&mut cmd, publish, name);
+    let (mode, take, of) = mode(to);
+    cmd.arg(id.as_bytes()).arg(mode).arg(take).arg(of);
+    cmd
+}
 
-    /// Hears from waiters that are all in one bucket: each keeps its place for `alive` from now on. Answer: [`touched`],
-    /// one for each in the same order.
-    pub(crate) fn touch<'a>(
-        &self,
-        bucket: Bucket,
-        alive: Duration,
-        waiters: impl ExactSizeIterator<Item = (&'a LockName, ClaimId)> + Clone,
-    ) -> Cmd {
-        let count = waiters.len();
-        let mut cmd = scripts::TOUCH.command(2 + 3 * count, 2 + 2 * count, 300 * count);
-        cmd.arg(self.layout.names(bucket)).arg(self.layout.token(bucket));
-        for (name, _) in waiters.clone() {
-            self.record(&mut cmd, name);
-        }
-        cmd.arg(self.publish).arg(micros(alive));
-        for (name, id) in waiters {
-            cmd.arg(name.as_str()).arg(id.as_bytes());
-        }
-        cmd
-    }
+/// Leaves a request with every holder to let go. Answer: [`counted`].
+pub(crate) fn request(layout: &Layout, publish: &str, name: &LockName, ask: &Ask) -> Cmd {
+    let mut cmd = scripts::REQUEST.command(5, 3, 1024);
+    keys(&mut cmd, layout, name);
+    words(&mut cmd, publish, name);
+    cmd.arg(codec::encode_ask(ask));
+    cmd
+}
 
-    /// Changes the mode of a hold in place. Answer: [`converted`].
-    pub(crate) fn convert(&self, name: &LockName, id: ClaimId, to: Mode) -> Cmd {
-        let mut cmd = scripts::CONVERT.command(5, 6, 400 + 4 * name.as_str().len());
-        self.keys(&mut cmd, name);
-        self.words(&mut cmd, name);
-        let (mode, take, of) = mode(to);
-        cmd.arg(id.as_bytes()).arg(mode).arg(take).arg(of);
-        cmd
-    }
+/// Ends holds by force: all, or the one with this token. Answer: [`counted`].
+pub(crate) fn break_holds(layout: &Layout, publish: &str, name: &LockName, only: Option<Token>) -> Cmd {
+    let mut cmd = scripts::BREAK.command(5, 3, 1024);
+    keys(&mut cmd, layout, name);
+    words(&mut cmd, publish, name);
+    match only {
+        Some(token) => cmd.arg(token.get()),
+        None => cmd.arg(""),
+    };
+    cmd
+}
 
-    /// Leaves a request with every holder to let go. Answer: [`counted`].
-    pub(crate) fn request(&self, name: &LockName, ask: &Ask) -> Cmd {
-        let mut cmd = scripts::REQUEST.command(5, 3, 1024);
-        self.keys(&mut cmd, name);
-        self.words(&mut cmd, name);
-        cmd.arg(codec::encode_ask(ask));
-        cmd
+/// Reads the records of names that are all in one bucket. Answer: [`viewed`].
+pub(crate) fn view(layout: &Layout, names: &[&LockName]) -> Cmd {
+    let mut cmd = scripts::VIEW.command(names.len(), 0, 64 * names.len());
+    for name in names {
+        cmd.arg(layout.lock(name));
     }
+    cmd
+}
 
-    /// Ends holds by force: all, or the one with this token. Answer: [`counted`].
-    pub(crate) fn break_holds(&self, name: &LockName, only: Option<Token>) -> Cmd {
-        let mut cmd = scripts::BREAK.command(5, 3, 1024);
-        self.keys(&mut cmd, name);
-        self.words(&mut cmd, name);
-        match only {
-            Some(token) => cmd.arg(token.get()),
-            None => cmd.arg(""),
-        };
-        cmd
-    }
+/// Reads a cell. Answer: [`cell`].
+pub(crate) fn cell_get(layout: &Layout, name: &LockName) -> Cmd {
+    let mut cmd = redis::cmd("HMGET");
+    cmd.arg(layout.cell(name)).arg("value").arg("version");
+    cmd
+}
 
-    /// Reads the records of names that are all in one bucket. Answer: [`viewed`].
-    pub(crate) fn view<'a>(&self, names: impl ExactSizeIterator<Item = &'a LockName>) -> Cmd {
-        let mut cmd = scripts::VIEW.command(names.len(), 0, 64 * names.len());
-        for name in names {
-            cmd.arg(self.layout.lock(name));
-        }
-        cmd
+/// Writes a cell, or removes it, if its version is still `expected`. Answer: [`cell_written`].
+pub(crate) fn cell_set(layout: &Layout, name: &LockName, expected: u64, value: Option<&[u8]>) -> Cmd {
+    let mut cmd = scripts::CELL_SET.command(2, 2, 256 + value.map_or(0, <[u8]>::len));
+    cmd.arg(layout.cell(name)).arg(layout.token(layout.bucket(name))).arg(expected);
+    if let Some(value) = value {
+        cmd.arg(value);
     }
+    cmd
+}
 
-    /// Reads a cell. Answer: [`cell`].
-    pub(crate) fn cell_get(&self, name: &LockName) -> Cmd {
-        let mut cmd = redis::cmd("HMGET");
-        cmd.arg(self.layout.cell(name)).arg("value").arg("version");
-        cmd
-    }
+/// Names in use of a bucket that begin with `prefix`, in byte order, after `after`. Answer: [`listed`].
+pub(crate) fn list(layout: &Layout, bucket: Bucket, prefix: &str, after: Option<&LockName>, limit: usize) -> Cmd {
+    let mut cmd = redis::cmd("ZRANGEBYLEX");
+    cmd.arg(layout.names(bucket));
+    match after {
+        Some(after) if after.as_str() > prefix => cmd.arg(["(", after.as_str()].concat()),
+        _ if prefix.is_empty() => cmd.arg("-"),
+        _ => cmd.arg(["[", prefix].concat()),
+    };
+    // No UTF-8 text has the byte 255, so this is behind every name with the prefix and before all that follow.
+    cmd.arg([b"(", prefix.as_bytes(), b"\xff"].concat()).arg("LIMIT").arg(0).arg(limit);
+    cmd
+}
 
-    /// Writes a cell, or removes it, if its version is still `expected`. Answer: [`cell_written`].
-    pub(crate) fn cell_set(&self, name: &LockName, expected: u64, value: Option<&[u8]>) -> Cmd {
-        let mut cmd = scripts::CELL_SET.command(2, 2, 256 + value.map_or(0, <[u8]>::len));
-        cmd.arg(self.layout.cell(name)).arg(self.layout.token(self.layout.bucket(name))).arg(expected);
-        if let Some(value) = value {
-            cmd.arg(value);
-        }
-        cmd
+/// Forgets those of these names, all in one bucket, whose records are gone. Answer: [`counted`].
+pub(crate) fn tidy(layout: &Layout, bucket: Bucket, names: &[&LockName]) -> Cmd {
+    let count = names.len();
+    let mut cmd = scripts::TIDY.command(1 + count, count, 128 * count);
+    cmd.arg(layout.names(bucket));
+    for name in names {
+        cmd.arg(layout.lock(name));
     }
+    for name in names {
+        cmd.arg(name.as_str());
+    }
+    cmd
+}
 
-    /// Names in use of a bucket that begin with `prefix`, in byte order, after `after`. Answer: [`names`].
-    pub(crate) fn names(&self, bucket: Bucket, prefix: &str, after: Option<&LockName>, limit: usize) -> Cmd {
-        let mut cmd = redis::cmd("ZRANGEBYLEX");
-        cmd.arg(self.layout.names(bucket));
-        match after {
-            Some(after) if after.as_str() > prefix => cmd.arg(["(", after.as_str()].concat()),
-            _ if prefix.is_empty() => cmd.arg("-"),
-            _ => cmd.arg(["[", prefix].concat()),
-        };
-        // No UTF-8 text has the byte 255, so this is behind every name with the prefix and before all that follow.
-        cmd.arg([b"(", prefix.as_bytes(), b"\xff"].concat()).arg("LIMIT").arg(0).arg(limit);
-        cmd
-    }
+/// Makes sure that every token given from now on is above this one. Answer: [`raised`].
+pub(crate) fn raise(layout: &Layout, bucket: Bucket, at_least: Token) -> Cmd {
+    let mut cmd = scripts::RAISE.command(1, 1, 128);
+    cmd.arg(layout.token(bucket)).arg(at_least.get());
+    cmd
+}
 
-    /// Forgets those of these names, all in one bucket, whose records are gone. Answer: [`counted`].
-    pub(crate) fn tidy<'a>(&self, bucket: Bucket, names: impl ExactSizeIterator<Item = &'a LockName> + Clone) -> Cmd {
-        let count = names.len();
-        let mut cmd = scripts::TIDY.command(1 + count, count, 128 * count);
-        cmd.arg(self.layout.names(bucket));
-        for name in names.clone() {
-            cmd.arg(self.layout.lock(name));
-        }
-        for name in names {
-            cmd.arg(name.as_str());
-        }
-        cmd
-    }
+/// Does nothing, with as much to carry as an ask has: the smallest request that a grant could possibly cost.
+pub(crate) fn probe(layout: &Layout, bucket: Bucket) -> Cmd {
+    let mut cmd = scripts::PROBE.command(1, 0, 64);
+    cmd.arg(layout.token(bucket));
+    cmd
+}
 
-    /// Makes sure that every token given from now on is above this one. Answer: [`raised`].
-    pub(crate) fn raise(&self, bucket: Bucket, at_least: Token) -> Cmd {
-        let mut cmd = scripts::RAISE.command(1, 1, 128);
-        cmd.arg(self.layout.token(bucket)).arg(at_least.get());
-        cmd
-    }
+/// The five keys that every verb on one name has.
+fn keys(cmd: &mut Cmd, layout: &Layout, name: &LockName) {
+    let bucket = layout.bucket(name);
+    record(cmd, layout, name);
+    cmd.arg(layout.names(bucket)).arg(layout.token(bucket));
+}
 
-    /// Does nothing, with as much to carry as an ask has: the smallest request that a grant could possibly cost.
-    pub(crate) fn probe(&self, bucket: Bucket) -> Cmd {
-        let mut cmd = scripts::PROBE.command(1, 0, 64);
-        cmd.arg(self.layout.token(bucket));
-        cmd
-    }
+/// The three keys of a record.
+fn record(cmd: &mut Cmd, layout: &Layout, name: &LockName) {
+    cmd.arg(layout.lock(name)).arg(layout.line(name)).arg(layout.held(name));
+}
 
-    /// The five keys that every verb on one name has.
-    fn keys(&self, cmd: &mut Cmd, name: &LockName) {
-        let bucket = self.layout.bucket(name);
-        self.record(cmd, name);
-        cmd.arg(self.layout.names(bucket)).arg(self.layout.token(bucket));
-    }
-
-    /// The three keys of a record.
-    fn record(&self, cmd: &mut Cmd, name: &LockName) {
-        cmd.arg(self.layout.lock(name)).arg(self.layout.line(name)).arg(self.layout.held(name));
-    }
-
-    /// The two words that every verb on one name has.
-    fn words(&self, cmd: &mut Cmd, name: &LockName) {
-        cmd.arg(name.as_str()).arg(self.publish);
-    }
+/// The two words that every verb on one name has.
+fn words(cmd: &mut Cmd, publish: &str, name: &LockName) {
+    cmd.arg(name.as_str()).arg(publish);
 }
 
 /// A time that no server's clock reaches: the last that a double can tell from the one before.
@@ -277,7 +260,7 @@ fn mode(mode: Mode) -> (u8, u32, u32) {
     }
 }
 
-/// The answer to [`Verbs::ask`].
+/// The answer to [`ask`].
 pub(crate) fn asked(answer: Value) -> Result<Answer<Asked>> {
     let (now, mut rest) = opened(answer)?;
     let says = match &*rest.bytes()? {
@@ -289,7 +272,7 @@ pub(crate) fn asked(answer: Value) -> Result<Answer<Asked>> {
         b"ended" => Asked::Ended,
         _ => return Err(Garbled("the answer to an ask is none of those there are").into()),
     };
-    Ok(Answer { now, says })
+    Ok((now, says))
 }
 
 /// What [`Asked::Mismatch`] means to whoever asked.
@@ -307,13 +290,13 @@ pub(crate) fn mismatch(claim: &Claim, kind: &str, of: u32) -> Error {
     }
 }
 
-/// The answer to [`Verbs::end`]: whether the claim was there.
+/// The answer to [`end`]: whether the claim was there.
 pub(crate) fn ended(answer: Value) -> Result<Answer<bool>> {
     let (now, mut rest) = opened(answer)?;
-    Ok(Answer { now, says: rest.flag()? })
+    Ok((now, rest.flag()?))
 }
 
-/// The answer to [`Verbs::renew`] of so many claims.
+/// The answer to [`renew`] of so many claims.
 pub(crate) fn renewed(answer: Value, count: usize) -> Result<Answer<Vec<Renewed>>> {
     let (now, rest) = opened(answer)?;
     let says = rest.0.map(|value| match value {
@@ -324,7 +307,7 @@ pub(crate) fn renewed(answer: Value, count: usize) -> Result<Answer<Vec<Renewed>
     counted_as(count, now, says.collect::<Result<_>>()?)
 }
 
-/// The answer to [`Verbs::touch`] of so many waiters.
+/// The answer to [`touch`] of so many waiters.
 pub(crate) fn touched(answer: Value, count: usize) -> Result<Answer<Vec<Touched>>> {
     let (now, rest) = opened(answer)?;
     let says = rest.0.map(|value| {
@@ -338,28 +321,27 @@ pub(crate) fn touched(answer: Value, count: usize) -> Result<Answer<Vec<Touched>
     counted_as(count, now, says.collect::<Result<_>>()?)
 }
 
-/// The answer to [`Verbs::convert`]: the token and what is left of the window, or `None` if it cannot be had.
+/// The answer to [`convert`]: the token and what is left of the window, or `None` if it cannot be had.
 pub(crate) fn converted(answer: Value) -> Result<Answer<Option<(Token, Duration)>>> {
     let (now, mut rest) = opened(answer)?;
     let says = if rest.0.len() == 0 { None } else { Some((rest.token()?, rest.duration()?)) };
-    Ok(Answer { now, says })
+    Ok((now, says))
 }
 
-/// The answer to [`Verbs::request`], [`Verbs::break_holds`] and [`Verbs::tidy`]: how many.
+/// The answer to [`request`], [`break_holds`] and [`tidy`]: how many.
 pub(crate) fn counted(answer: Value) -> Result<Answer<usize>> {
     let (now, mut rest) = opened(answer)?;
-    Ok(Answer { now, says: rest.number()? as usize })
+    Ok((now, rest.number()? as usize))
 }
 
-/// The answer to [`Verbs::view`] of these names.
-pub(crate) fn viewed<'a>(answer: Value, names: impl ExactSizeIterator<Item = &'a LockName>) -> Result<Answer<Vec<View>>> {
+/// The answer to [`view`] of these names.
+pub(crate) fn viewed(answer: Value, names: &[&LockName]) -> Result<Answer<Vec<View>>> {
     let (now, rest) = opened(answer)?;
-    let count = names.len();
-    let says = names.zip(rest.0).map(|(name, record)| view(name, now, record)).collect::<Result<_>>()?;
-    counted_as(count, now, says)
+    let says = names.iter().zip(rest.0).map(|(name, record)| view_of(name, now, record)).collect::<Result<_>>()?;
+    counted_as(names.len(), now, says)
 }
 
-/// The answer to [`Verbs::cell_get`].
+/// The answer to [`cell_get`].
 pub(crate) fn cell(answer: Value) -> Result<Versioned> {
     let mut rest = Rest::of(answer)?;
     match (rest.next()?, rest.next()?) {
@@ -368,27 +350,27 @@ pub(crate) fn cell(answer: Value) -> Result<Versioned> {
     }
 }
 
-/// The answer to [`Verbs::cell_set`]: the new version, or `None` if it was not the expected one.
+/// The answer to [`cell_set`]: the new version, or `None` if it was not the expected one.
 pub(crate) fn cell_written(answer: Value) -> Result<Answer<Option<u64>>> {
     let (now, mut rest) = opened(answer)?;
     let says = if rest.0.len() == 0 { None } else { Some(rest.number()?) };
-    Ok(Answer { now, says })
+    Ok((now, says))
 }
 
-/// The answer to [`Verbs::names`].
-pub(crate) fn names(answer: Value) -> Result<Vec<LockName>> {
+/// The answer to [`list`].
+pub(crate) fn listed(answer: Value) -> Result<Vec<LockName>> {
     let name = |value| LockName::new(utf8(value)?).map_err(|_| Garbled("a name is none").into());
     Rest::of(answer)?.0.map(name).collect()
 }
 
-/// The answer to [`Verbs::raise`]: the last token now.
+/// The answer to [`raise`]: the last token now.
 pub(crate) fn raised(answer: Value) -> Result<Answer<Token>> {
     let (now, mut rest) = opened(answer)?;
-    Ok(Answer { now, says: rest.token()? })
+    Ok((now, rest.token()?))
 }
 
 /// One record as people see it, from the fields of its hash.
-fn view(name: &LockName, now: u64, record: Value) -> Result<View> {
+fn view_of(name: &LockName, now: u64, record: Value) -> Result<View> {
     let mut fields = Rest::of(record)?;
     let mut view = View::free(name.clone());
     let (mut tickets, mut texts, mut asks) =
@@ -439,7 +421,7 @@ fn counted_as<T>(count: usize, now: u64, says: Vec<T>) -> Result<Answer<Vec<T>>>
     if says.len() != count {
         return Err(Garbled("an answer does not have as many parts as were asked for").into());
     }
-    Ok(Answer { now, says })
+    Ok((now, says))
 }
 
 /// What is left of an answer.
