@@ -1,1 +1,116 @@
 //! Asking the sentinels who is master.
+
+use std::sync::Arc;
+
+use redis::{RedisResult, Value};
+use tenure_core::{Error, ErrorKind, Result};
+use tokio::task::JoinSet;
+
+use crate::cluster::{gather, nobody};
+use crate::config::{Address, Settings, Topology};
+use crate::error::explain_connect;
+
+/// Where the master is, as the sentinels say: all are asked at once, and among those that answer quickly the one with the
+/// newest epoch is believed, since one that was cut off does not know of a failover. Whether it really is one the caller
+/// must still find out from the server itself.
+///
+/// # Cancel safety
+/// It only reads; dropped, its connections are closed.
+pub(crate) async fn master(settings: &Settings) -> Result<Address> {
+    let Topology::Sentinel { sentinels, service } = &settings.topology else {
+        return Err(Error::new(ErrorKind::BadUrl, "this store has no sentinels"));
+    };
+    let shared = Arc::new(settings.clone());
+    let mut asked = JoinSet::new();
+    for sentinel in sentinels {
+        let (settings, sentinel, service) = (Arc::clone(&shared), sentinel.clone(), service.clone());
+        asked.spawn(async move { ask(&settings, &sentinel, &service).await });
+    }
+    let (answers, faults) = gather(asked, |said: &Said| said.master.is_some()).await;
+    if answers.is_empty() {
+        return Err(nobody("no sentinel could be asked", settings, faults));
+    }
+    match newest(&answers) {
+        Some(master) => Ok(master),
+        None => Err(unknown_service(service, &answers).with_store(settings.describe())),
+    }
+}
+
+/// What one sentinel says.
+#[derive(Debug)]
+struct Said {
+    master: Option<Address>,
+    epoch: u64,
+    /// The services it knows, where it was asked.
+    services: Vec<String>,
+}
+
+/// The master of the newest epoch; among equals the one that most name.
+fn newest(answers: &[Said]) -> Option<Address> {
+    let voices = |master: &Address| answers.iter().filter(|said| said.master.as_ref() == Some(master)).count();
+    let named = answers.iter().filter_map(|said| Some((said.epoch, said.master.as_ref()?)));
+    named.max_by_key(|(epoch, master)| (*epoch, voices(master))).map(|(_, master)| master.clone())
+}
+
+fn unknown_service(service: &str, answers: &[Said]) -> Error {
+    let mut known: Vec<&str> = answers.iter().flat_map(|said| &said.services).map(String::as_str).collect();
+    known.sort_unstable();
+    known.dedup();
+    let hint = match known.as_slice() {
+        [] => {
+            "It is the name in the sentinels' line `sentinel monitor NAME …`, and stands last in the URL's path".to_owned()
+        }
+        known => format!("They know {}; the name stands in the URL's path", known.join(", ")),
+    };
+    Error::new(ErrorKind::Backend, format!("the sentinels know no master {service:?}")).with_hint(hint)
+}
+
+async fn ask(settings: &Settings, at: &Address, service: &str) -> Result<Said> {
+    let failed = |error: redis::RedisError| {
+        let refused = matches!(error.code(), Some("NOAUTH" | "WRONGPASS" | "NOPERM"));
+        let error = Error::from(explain_connect(error, at, settings));
+        if !refused {
+            return error;
+        }
+        error.with_hint("A sentinel has users and passwords of its own: sentinel_user=NAME and sentinel_password=TEXT")
+    };
+    let client = settings.sentinel_client(at)?;
+    let asking = async {
+        let mut connection = client.get_multiplexed_async_connection_with_config(&settings.connection(at)).await?;
+        let mut other = connection.clone();
+        let (mut where_is, mut about) = (redis::cmd("SENTINEL"), redis::cmd("SENTINEL"));
+        where_is.arg("GET-MASTER-ADDR-BY-NAME").arg(service);
+        about.arg("MASTER").arg(service);
+        let (place, about) = tokio::join!(connection.send_packed_command(&where_is), other.send_packed_command(&about));
+        let master = address(&place.and_then(Value::extract_error)?);
+        let services = match &master {
+            Some(_) => Vec::new(),
+            None => services(connection.send_packed_command(redis::cmd("SENTINEL").arg("MASTERS")).await),
+        };
+        RedisResult::Ok(Said { master, epoch: about.as_ref().ok().and_then(epoch).unwrap_or(0), services })
+    };
+    match tokio::time::timeout(settings.connect_limit, asking).await {
+        Ok(said) => said.map_err(failed),
+        Err(_) => Err(failed(std::io::Error::from(std::io::ErrorKind::TimedOut).into())),
+    }
+}
+
+fn address(answer: &Value) -> Option<Address> {
+    let [host, port]: [String; 2] = redis::from_redis_value_ref::<Vec<String>>(answer).ok()?.try_into().ok()?;
+    Some(Address::new(host, port.parse().ok()?))
+}
+
+fn epoch(about: &Value) -> Option<u64> {
+    field(about, "config-epoch")?.parse().ok()
+}
+
+fn services(answer: RedisResult<Value>) -> Vec<String> {
+    let Ok(Value::Array(masters)) = answer else { return Vec::new() };
+    masters.iter().filter_map(|master| field(master, "name")).collect()
+}
+
+/// A field of what a sentinel tells about a master: names and values in turn.
+fn field(about: &Value, name: &str) -> Option<String> {
+    let pairs: Vec<(String, String)> = redis::from_redis_value_ref(about).ok()?;
+    pairs.into_iter().find(|(known, _)| known == name).map(|(_, value)| value)
+}
