@@ -11,6 +11,7 @@
 //! - [`cases!`]: the list of all cases, which exists once; [`suite`]: the cases, a file for each promise
 //! - [`history`]: what happened in a test, and whether it may have (pure; the simulation uses it too)
 //! - [`Faulty`]: a store with faults at the flick of a switch; [`taker`]: a second process, to be killed and stopped
+//! - [`servers`]: real ones, which end with the test
 //! - [`names`]: names that look like something else; [`polls`]: a future that is dropped after so many polls
 //! - [`Scene`], [`Lock`], [`eventually`]: what the cases are written with
 //!
@@ -27,6 +28,7 @@ pub mod names;
 pub mod polls;
 mod rng;
 mod scene;
+pub mod servers;
 mod stress;
 pub mod suite;
 pub mod taker;

@@ -1,0 +1,43 @@
+//! Ports that stay ours, also while nobody listens on them.
+
+use std::net::TcpListener;
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr, UnixListener};
+
+use crate::Rng;
+
+/// A port of 127.0.0.1 that no other test takes, in this process or another, until this is dropped.
+///
+/// A server that was killed and comes back later needs the port it had, so a port that was merely free a moment ago is
+/// not enough. Whoever has the abstract socket with the port's number in its name has the port; the kernel takes it back
+/// when the process ends, however it ends.
+#[derive(Debug)]
+pub(crate) struct Port {
+    number: u16,
+    _mine: UnixListener,
+}
+
+/// Below the ports that the kernel gives to outgoing connections, which ask nobody.
+const LOWEST: u64 = 10_000;
+const HOW_MANY: u64 = 22_000;
+
+impl Port {
+    /// A free one.
+    pub(crate) fn reserve() -> Self {
+        let mut rng = Rng::from_entropy();
+        loop {
+            let number = (LOWEST + rng.below(HOW_MANY)) as u16;
+            let name = SocketAddr::from_abstract_name(format!("tenure-testkit/port/{number}")).expect("a short name");
+            // Reserved first and tried second: the other way round, two could find it free.
+            let Ok(mine) = UnixListener::bind_addr(&name) else { continue };
+            if TcpListener::bind(("127.0.0.1", number)).is_ok() {
+                return Port { number, _mine: mine };
+            }
+        }
+    }
+
+    /// Its number.
+    pub(crate) fn number(&self) -> u16 {
+        self.number
+    }
+}

@@ -1,0 +1,206 @@
+//! A server's process: it can be killed, stopped and started again, and it never outlives the test.
+//!
+//! Between the test and the server stands a small shell that reads from the test's pipe. When the handle is dropped, and
+//! also when the test process is gone without a word (`kill -9`), the pipe closes and the shell kills the server.
+//! Nothing here depends on the thread that started it, as a parent-death signal would: a test's threads are short-lived.
+
+use std::ffi::OsString;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use tempfile::TempDir;
+
+use super::wait_until;
+
+/// What to start, and in which directory. Whoever starts it again gets the same program with the same data.
+#[derive(Debug)]
+pub(crate) struct Program {
+    /// The program, looked for in PATH.
+    pub(crate) name: &'static str,
+    /// The Debian package it comes in.
+    pub(crate) package: &'static str,
+    /// Its arguments.
+    pub(crate) args: Vec<OsString>,
+    /// Its environment, beyond ours.
+    pub(crate) env: Vec<(&'static str, OsString)>,
+    /// Its data; removed with the handle, or by the shell if the test was killed.
+    pub(crate) dir: TempDir,
+}
+
+/// A server that was started, and perhaps killed since.
+pub(crate) struct Server {
+    program: Program,
+    process: Mutex<Process>,
+    ready: Box<dyn Fn(u32) -> bool + Send + Sync>,
+}
+
+impl Server {
+    /// Starts it and waits until `ready` holds, which is told the server's process id: on the port there may be a
+    /// stranger. The error is what a server that ended instead had to say.
+    pub(crate) fn start(program: Program, ready: impl Fn(u32) -> bool + Send + Sync + 'static) -> Result<Self, String> {
+        demand(program.name, program.package);
+        let process = Process::spawn(&program);
+        let server = Server { program, process: Mutex::new(process), ready: Box::new(ready) };
+        server.wait_ready().map(|()| server)
+    }
+
+    /// The server's own process id.
+    pub(crate) fn pid(&self) -> u32 {
+        self.process().pid.as_raw_pid() as u32
+    }
+
+    /// SIGKILL; returns when it is dead. What it had written to files stays.
+    pub(crate) fn kill(&self) {
+        self.process().kill();
+    }
+
+    /// SIGSTOP; returns when it stands still.
+    pub(crate) fn pause(&self) {
+        let process = self.process();
+        process.signal(Signal::STOP);
+        assert!(wait_until(|| process.state() == Some('T')), "{} does not stop", self.program.name);
+    }
+
+    /// SIGCONT.
+    pub(crate) fn resume(&self) {
+        self.process().signal(Signal::CONT);
+    }
+
+    /// Kills it if it lives, and starts it again with the same arguments, port and data; returns when it is ready.
+    pub(crate) fn restart(&self) {
+        {
+            let mut process = self.process();
+            process.kill();
+            *process = Process::spawn(&self.program);
+        }
+        self.wait_ready().unwrap_or_else(|said| panic!("{} does not come back:\n{said}", self.program.name));
+    }
+
+    /// Whether it is still there.
+    pub(crate) fn is_alive(&self) -> bool {
+        !self.process().is_dead()
+    }
+
+    /// Its directory.
+    pub(crate) fn dir(&self) -> &Path {
+        self.program.dir.path()
+    }
+
+    /// What it has printed.
+    pub(crate) fn log(&self) -> String {
+        std::fs::read(log_of(&self.program)).map(|log| String::from_utf8_lossy(&log).into_owned()).unwrap_or_default()
+    }
+
+    fn wait_ready(&self) -> Result<(), String> {
+        let pid = self.pid();
+        let mut ready = false;
+        wait_until(|| {
+            ready = (self.ready)(pid);
+            ready || !self.is_alive()
+        });
+        if ready { Ok(()) } else { Err(self.log()) }
+    }
+
+    fn process(&self) -> MutexGuard<'_, Process> {
+        self.process.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Panics, naming the Debian package, if a program is not installed. A test that is skipped is a test that lies.
+pub(crate) fn demand(program: &str, package: &str) {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&path).any(|dir| dir.join(program).is_file());
+    assert!(found, "{program} is not installed, and this test needs it: apt-get install {package}");
+}
+
+/// One run of the server, and the shell that watches over it.
+struct Process {
+    shell: Child,
+    pid: Pid,
+    // Unlike a number, it can never mean another process.
+    handle: OwnedFd,
+}
+
+/// `$0` is the log, `$1` the directory, the rest the server. A line on the pipe means "kill it", the pipe's end means that
+/// the test is gone and its directory is nobody's. Until the shell ends, a dead server is a zombie of the shell, so
+/// that its process id is not given away.
+///
+/// When a test dies and its server is stopped, the kernel hangs up on both, as on forgotten jobs of a terminal: a shell
+/// that died of that would leave the server behind.
+const SHELL: &str = r#"
+trap : HUP INT TERM
+dir=$1; shift
+"$@" </dev/null >>"$0" 2>&1 &
+echo $!
+exec >/dev/null
+read -r line; gone=$?
+kill -9 $!
+wait $!
+[ $gone = 0 ] || rm -rf "$dir"
+"#;
+
+impl Process {
+    fn spawn(program: &Program) -> Self {
+        let mut shell = Command::new("sh")
+            .arg("-c")
+            .arg(SHELL)
+            .arg(log_of(program))
+            .arg(program.dir.path())
+            .arg(program.name)
+            .args(&program.args)
+            .envs(program.env.iter().map(|(name, value)| (name, value)))
+            .current_dir(program.dir.path())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            // Ctrl-C is for the test; the pipe tells the shell. If both got it, the shell might end first.
+            .process_group(0)
+            .spawn()
+            .expect("there is a shell");
+        let mut line = String::new();
+        BufReader::new(shell.stdout.take().expect("piped")).read_line(&mut line).expect("the shell speaks");
+        let pid = line.trim().parse().ok().and_then(Pid::from_raw).expect("the shell says the server's process id");
+        let handle = pidfd_open(pid, PidfdFlags::empty()).expect("at worst it is the shell's zombie");
+        Process { shell, pid, handle }
+    }
+
+    fn kill(&mut self) {
+        self.signal(Signal::KILL);
+        assert!(wait_until(|| self.is_dead()), "the kernel ends what is killed");
+    }
+
+    /// A server that is dead already hears nothing, and that is no error.
+    fn signal(&self, signal: Signal) {
+        let _ = pidfd_send_signal(&self.handle, signal);
+    }
+
+    fn is_dead(&self) -> bool {
+        let mut end = [PollFd::new(&self.handle, PollFlags::IN)];
+        matches!(poll(&mut end, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(1..))
+    }
+
+    /// `R`unning, `S`leeping, s`T`opped …
+    fn state(&self) -> Option<char> {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid.as_raw_pid())).ok()?;
+        stat.rsplit_once(") ")?.1.chars().next()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if let Some(mut pipe) = self.shell.stdin.take() {
+            let _ = pipe.write_all(b"end\n");
+        }
+        let _ = self.shell.wait();
+    }
+}
+
+fn log_of(program: &Program) -> PathBuf {
+    program.dir.path().join("log")
+}
