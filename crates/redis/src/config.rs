@@ -112,6 +112,8 @@ pub struct Settings {
     pub durable: bool,
     /// Redlock: tokens that rise for ever, by majority counters.
     pub fencing: bool,
+    /// These are the settings of one node of a Redlock.
+    pub(crate) is_node: bool,
 }
 
 impl Default for Settings {
@@ -136,6 +138,7 @@ impl Default for Settings {
             largest_ttl: Duration::from_secs(60),
             durable: false,
             fencing: false,
+            is_node: false,
         }
     }
 }
@@ -320,9 +323,9 @@ impl Settings {
         format!("{scheme}://{user}{hosts}{db}")
     }
 
-    /// One single server with these settings: a node of a Redlock.
+    /// The same for one node of a Redlock, as a server of its own.
     pub(crate) fn of_node(&self, address: &Address) -> Settings {
-        Settings { topology: Topology::Single(address.clone()), ..self.clone() }
+        Settings { topology: Topology::Single(address.clone()), is_node: true, ..self.clone() }
     }
 
     /// How the redis crate reaches a server: RESP3, logged in, in the right database, and nothing else sent at connecting,
