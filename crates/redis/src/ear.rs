@@ -1,1 +1,248 @@
 //! Waiting, and being told.
+//!
+//! Whoever is let in by another's release is told by a message on its client's inbox, and holds when that arrives. A message
+//! is a hint all the same: it may be lost with its connection, and a hold that ends by time is announced by nobody. So every
+//! waiter is also *touched* about once a second, all of a client's waiters in one command, which keeps its place in line and
+//! says how it stands; and the first in line is touched at the moment when time alone may let it in.
+//!
+//! # When was it granted, on our clock?
+//!
+//! The server says when, on its own clock. Two bounds are known on ours, both from below, and the later one counts:
+//!
+//! - the last answer that said "still waiting" was asked for at `confirmed`: the grant came after that;
+//! - an answer that was asked for at `sent` showed the server's time `then`: the server's `granted` is at least
+//!   `sent + (granted − then)`, less 1 % for clocks of different speed. This one needs a server whose clock does not step
+//!   forward, which every hold on Redis needs anyway; a step back only makes the bound earlier.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use tenure_core::{ClaimId, Error, Grant, Instant, LockName, News, margin};
+use tokio::sync::{Notify, oneshot};
+
+use crate::codec::Message;
+use crate::config::Address;
+use crate::examine::Server;
+use crate::link::Listener;
+use crate::verbs::Touched;
+
+/// How often a waiter makes itself heard.
+pub(crate) const HEARTBEAT: Duration = Duration::from_secs(1);
+/// How long the server keeps the place of a waiter that it does not hear of.
+pub(crate) const ALIVE: Duration = Duration::from_secs(4);
+/// Waiters that would be touched within this time go along now.
+const COMPANY: Duration = Duration::from_millis(200);
+
+/// What a waiter learns.
+#[derive(Debug)]
+pub(crate) enum Verdict {
+    /// It was let in.
+    Granted(Grant),
+    /// The server does not know it any more.
+    Gone,
+    /// The server could not be reached for too long.
+    Failed(Error),
+}
+
+/// All waiters of a client, and what is known about its servers' clocks.
+#[derive(Default)]
+pub(crate) struct Ear {
+    waits: Mutex<HashMap<ClaimId, Waiter>>,
+    clocks: Mutex<HashMap<Address, Reading>>,
+    pub(crate) news: OnceLock<News>,
+    /// When the heart wakes up by itself.
+    planned: AtomicU64,
+    /// Rung when somebody should be touched earlier than that.
+    pub(crate) bell: Notify,
+}
+
+struct Waiter {
+    name: LockName,
+    verdict: oneshot::Sender<Verdict>,
+    /// The grant, if one comes, comes after this.
+    confirmed: Instant,
+    /// When to touch it.
+    due: Instant,
+    /// When the server was last heard about it.
+    heard: Instant,
+}
+
+/// One look at a server's clock.
+struct Reading {
+    run_id: String,
+    sent: Instant,
+    then: u64,
+}
+
+/// A waiter to be touched.
+pub(crate) struct Due {
+    pub(crate) name: LockName,
+    pub(crate) id: ClaimId,
+}
+
+impl Ear {
+    fn waits(&self) -> MutexGuard<'_, HashMap<ClaimId, Waiter>> {
+        self.waits.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn clocks(&self) -> MutexGuard<'_, HashMap<Address, Reading>> {
+        self.clocks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Expects a verdict about a claim that is about to be asked for.
+    pub(crate) fn expect(&self, name: &LockName, id: ClaimId) -> Expecting<'_> {
+        let (verdict, waiting) = oneshot::channel();
+        let now = Instant::now();
+        let waiter = Waiter { name: name.clone(), verdict, confirmed: now, due: Instant::NEVER, heard: now };
+        self.waits().insert(id, waiter);
+        Expecting { ear: self, id, verdict: waiting }
+    }
+
+    /// It is in line, as of an answer that was asked for at `sent`.
+    pub(crate) fn queued(&self, id: ClaimId, sent: Instant, change_in: Option<Duration>) {
+        let now = Instant::now();
+        if let Some(waiter) = self.waits().get_mut(&id) {
+            waiter.confirmed = sent;
+            waiter.heard = now;
+            waiter.due = now + change_in.unwrap_or(HEARTBEAT).min(HEARTBEAT);
+            self.ring_before(waiter.due);
+        }
+    }
+
+    /// Wakes the heart if it would sleep past this. Waking a thread costs more than a hand-over, so only then.
+    fn ring_before(&self, due: Instant) {
+        if due.as_nanos() < self.planned.load(Ordering::Relaxed) {
+            self.bell.notify_one();
+        }
+    }
+
+    /// When somebody is next to be touched: until then the heart sleeps, unless it is rung.
+    pub(crate) fn plan(&self) -> Instant {
+        let waits = self.waits(); // held until the plan is made: whoever comes next must see it
+        let next = waits.values().map(|waiter| waiter.due).min().unwrap_or(Instant::NEVER);
+        self.planned.store(next.as_nanos(), Ordering::Relaxed);
+        next
+    }
+
+    /// Everybody who is to be touched now or soon.
+    pub(crate) fn due(&self, now: Instant) -> Vec<Due> {
+        let waits = self.waits();
+        let due = waits.iter().filter(|(_, waiter)| waiter.due <= now + COMPANY);
+        due.map(|(id, waiter)| Due { name: waiter.name.clone(), id: *id }).collect()
+    }
+
+    /// What a touch said about one waiter.
+    pub(crate) fn touched(&self, id: ClaimId, sent: Instant, touched: &Touched) {
+        match *touched {
+            Touched::Waiting { first, change_in } => self.queued(id, sent, change_in.filter(|_| first)),
+            Touched::Granted { token, left, .. } => {
+                let until = sent + left.saturating_sub(margin(left));
+                self.tell(id, Verdict::Granted(Grant { token, until }));
+            }
+            Touched::Gone => self.tell(id, Verdict::Gone),
+        }
+    }
+
+    /// A touch had no answer: try again after a while, unless that has gone on for longer than `patience`.
+    pub(crate) fn unheard(&self, id: ClaimId, again_in: Duration, patience: Duration, error: impl FnOnce() -> Error) {
+        let now = Instant::now();
+        let mut waits = self.waits();
+        let Some(waiter) = waits.get_mut(&id) else { return };
+        waiter.due = now + again_in;
+        if now.since(waiter.heard) > patience {
+            drop(waits);
+            self.tell(id, Verdict::Failed(error()));
+        }
+    }
+
+    fn tell(&self, id: ClaimId, verdict: Verdict) {
+        if let Some(waiter) = self.waits().remove(&id) {
+            let _ = waiter.verdict.send(verdict);
+        }
+    }
+
+    /// An answer that was asked for at `sent` showed this server's time.
+    pub(crate) fn read_clock(&self, server: &Address, sent: Instant, then: u64) {
+        if let Some(reading) = self.clocks().get_mut(server) {
+            (reading.sent, reading.then) = (sent, then);
+        }
+    }
+
+    /// What a server's clock shows about now, in its microseconds; 0 if it was never seen.
+    pub(crate) fn estimate(&self, server: &Address) -> u64 {
+        let clocks = self.clocks();
+        clocks.get(server).map_or(0, |reading| reading.then + Instant::now().since(reading.sent).as_micros() as u64)
+    }
+
+    /// The earliest local instant that the server's `granted` can have been.
+    fn not_before(&self, server: &Address, granted: u64) -> Option<Instant> {
+        let clocks = self.clocks();
+        let reading = clocks.get(server)?;
+        if granted >= reading.then {
+            let later = Duration::from_micros(granted - reading.then);
+            Some(reading.sent + (later - later / 100))
+        } else {
+            let earlier = Duration::from_micros(reading.then - granted);
+            Some(reading.sent - (earlier + earlier / 100))
+        }
+    }
+}
+
+impl Listener for Ear {
+    fn message(&self, from: &Address, payload: &[u8]) {
+        match Message::decode(payload) {
+            Some(Message::Granted { id, token, granted, left }) => {
+                let now = Instant::now();
+                let Some(confirmed) = self.waits().get(&id).map(|waiter| waiter.confirmed) else { return };
+                let at = self.not_before(from, granted).map_or(confirmed, |bound| bound.max(confirmed)).min(now);
+                let until = at + left.saturating_sub(margin(left));
+                self.tell(id, Verdict::Granted(Grant { token, until }));
+            }
+            Some(Message::Asked(id, ask)) => {
+                if let Some(news) = self.news.get() {
+                    news.asked(id, ask);
+                }
+            }
+            Some(Message::Lost(id)) => {
+                if let Some(news) = self.news.get() {
+                    news.lost(id);
+                }
+            }
+            None => {} // not one of ours
+        }
+    }
+
+    fn silenced(&self) {
+        let now = Instant::now();
+        for waiter in self.waits().values_mut() {
+            waiter.due = waiter.due.min(now);
+            self.ring_before(now);
+        }
+    }
+
+    fn connected(&self, to: &Address, server: &Server, sent: Instant, then: u64) {
+        let reading = Reading { run_id: server.run_id.clone(), sent, then };
+        let last = self.clocks().insert(to.clone(), reading);
+        let forgot = last.is_some_and(|last| last.run_id != server.run_id);
+        // Another run of the server: it may have forgotten every hold. Each is in jeopardy until it was renewed.
+        if forgot && let Some(news) = self.news.get() {
+            news.verify();
+        }
+        self.silenced();
+    }
+}
+
+/// Somebody who waits; dropped, nobody does any more. The ticket itself is ended by its id.
+pub(crate) struct Expecting<'a> {
+    ear: &'a Ear,
+    id: ClaimId,
+    pub(crate) verdict: oneshot::Receiver<Verdict>,
+}
+
+impl Drop for Expecting<'_> {
+    fn drop(&mut self) {
+        self.ear.waits().remove(&self.id);
+    }
+}

@@ -11,10 +11,16 @@ mod ear;
 mod error;
 mod examine;
 mod fleet;
+mod inner;
 mod link;
 mod renew;
 mod schema;
 mod scripts;
 mod sentinel;
 mod tls;
+mod together;
 mod verbs;
+mod wait;
+
+pub use backend::Redis;
+pub use config::{Address, PARAMETERS, SCHEMES, Secret, Settings, Tls, Topology};

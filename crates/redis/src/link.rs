@@ -1,1 +1,254 @@
-//! One supervised connection.
+//! One connection to one server: made when it is needed, watched while it is there, made anew when it is not.
+//!
+//! The driver of a connection runs on the runtime of whoever happened to need it first: a request that hopped to a thread of
+//! our own and back would cost as much again as the server does. The price is that it may vanish with that runtime; its
+//! [`Pushes`] then go with it, and dropping those is how a link learns that its connection is no more, whatever the reason.
+//!
+//! Who can interleave: any number of tasks send through one [`Live`] at once, and answers come back in the order of sending.
+//! Only one at a time connects; the others wait for it and share what it made. After a failed attempt the next one waits a
+//! while, longer each time and at random, so that a restarted server is not stormed.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use redis::aio::{AsyncPushSender, MultiplexedConnection, SendError};
+use redis::{Cmd, PushInfo, PushKind, RedisError, RedisResult, Value};
+use tenure_core::{Clock, Instant};
+
+use crate::config::{Address, Settings};
+use crate::error::{Failure, explain_connect};
+use crate::examine::{self, Server};
+
+/// How long a request may go unanswered before its connection is given up.
+pub(crate) const ANSWER_LIMIT: Duration = Duration::from_secs(2);
+
+/// Who hears what a connection says unasked.
+pub(crate) trait Listener: Send + Sync + 'static {
+    /// A message on one of our channels.
+    fn message(&self, from: &Address, payload: &[u8]);
+    /// A connection that had pushed to us is gone: what was said meanwhile was said to nobody.
+    fn silenced(&self);
+    /// There is a new connection. A look at the server's clock that was asked for at `sent` showed `then`, in microseconds.
+    fn connected(&self, to: &Address, server: &Server, sent: Instant, then: u64);
+}
+
+/// A way to one server, for one purpose.
+pub(crate) struct Link {
+    settings: Arc<Settings>,
+    pub(crate) address: Address,
+    /// The channel to listen on from the start, for a link that has one.
+    inbox: Option<Vec<u8>>,
+    listener: Arc<dyn Listener>,
+    current: Mutex<Option<Arc<Live>>>,
+    connecting: tokio::sync::Mutex<Attempts>,
+}
+
+/// What came of the last attempts to connect.
+struct Attempts {
+    failed: u32,
+    not_before: Instant,
+}
+
+impl Default for Attempts {
+    fn default() -> Self {
+        Attempts { failed: 0, not_before: Instant::from_nanos(0) }
+    }
+}
+
+/// A connection that was there when we last looked.
+pub(crate) struct Live {
+    connection: MultiplexedConnection,
+    open: Arc<AtomicBool>,
+    /// When the last answer came.
+    heard: AtomicU64,
+    pub(crate) server: Server,
+    /// The buckets whose inbox this connection listens to, besides the first.
+    pub(crate) listens: tokio::sync::Mutex<Vec<u16>>,
+}
+
+/// Where the driver puts what the server says unasked. Dropped with the driver, however that ends.
+struct Pushes {
+    listener: Arc<dyn Listener>,
+    address: Address,
+    open: Arc<AtomicBool>,
+}
+
+impl AsyncPushSender for Pushes {
+    fn send(&self, info: PushInfo) -> Result<(), SendError> {
+        match (info.kind, info.data.as_slice()) {
+            (PushKind::Message | PushKind::SMessage, [_, Value::BulkString(payload)]) => {
+                self.listener.message(&self.address, payload);
+            }
+            // Its slot has moved: somebody must listen elsewhere.
+            (PushKind::SUnsubscribe, _) => self.open.store(false, Ordering::Release),
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Pushes {
+    fn drop(&mut self) {
+        self.open.store(false, Ordering::Release);
+        self.listener.silenced();
+    }
+}
+
+impl Link {
+    pub(crate) fn new(
+        settings: &Arc<Settings>,
+        address: Address,
+        inbox: Option<Vec<u8>>,
+        listener: &Arc<dyn Listener>,
+    ) -> Self {
+        Link {
+            settings: Arc::clone(settings),
+            address,
+            inbox,
+            listener: Arc::clone(listener),
+            current: Mutex::default(),
+            connecting: tokio::sync::Mutex::default(),
+        }
+    }
+
+    fn current(&self) -> MutexGuard<'_, Option<Arc<Live>>> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The connection, if there is one.
+    pub(crate) fn open(&self) -> Option<Arc<Live>> {
+        self.current().as_ref().filter(|live| live.is_open()).map(Arc::clone)
+    }
+
+    /// The connection, made now if need be.
+    ///
+    /// # Cancel safety
+    /// Dropped, a half-made connection is closed.
+    pub(crate) async fn live(&self) -> Result<Arc<Live>, Failure> {
+        if let Some(live) = self.open() {
+            return Ok(live);
+        }
+        let mut attempts = self.connecting.lock().await;
+        if let Some(live) = self.open() {
+            return Ok(live); // somebody was faster
+        }
+        Clock::Boot.sleep_until(attempts.not_before).await;
+        match self.connect().await {
+            Ok((live, sent, then)) => {
+                *attempts = Attempts::default();
+                *self.current() = Some(Arc::clone(&live));
+                self.listener.connected(&self.address, &live.server, sent, then);
+                Ok(live)
+            }
+            Err(failure) => {
+                attempts.failed += 1;
+                attempts.not_before = Instant::now() + pause_after(attempts.failed);
+                Err(failure)
+            }
+        }
+    }
+
+    async fn connect(&self) -> Result<(Arc<Live>, Instant, u64), Failure> {
+        let failed = |error| explain_connect(error, &self.address, &self.settings);
+        let open = Arc::new(AtomicBool::new(true));
+        let pushes = Pushes { listener: Arc::clone(&self.listener), address: self.address.clone(), open: Arc::clone(&open) };
+        let limit = self.settings.connect_limit;
+        let config = self.settings.connection(&self.address).set_pipeline_buffer_size(PIPELINE).set_push_sender(pushes);
+        let client = self.settings.client(&self.address)?;
+        let mut connection = client.get_multiplexed_async_connection_with_config(&config).await.map_err(failed)?;
+        // In one flight: look at the server and at its clock, and listen.
+        let (mut ear, mut clock) = (connection.clone(), connection.clone());
+        let sent = Instant::now();
+        let listen = async {
+            match &self.inbox {
+                Some(inbox) => ear.send_packed_command(redis::cmd("SUBSCRIBE").arg(inbox)).await.map(drop),
+                None => Ok(()),
+            }
+        };
+        let time = async { clock.send_packed_command(&redis::cmd("TIME")).await.and_then(Value::extract_error) };
+        let all = async { tokio::join!(listen, time, examine::look(&mut connection)) };
+        let (listening, time, server) = tokio::time::timeout(limit, all).await.map_err(|_| failed(timed_out()))?;
+        let server = server.map_err(failed)?;
+        let (seconds, micros): (u64, u64) = time.and_then(|time| Ok(redis::from_redis_value(time)?)).map_err(failed)?;
+        listening.map_err(failed)?;
+        examine::require(&server, &self.address, &self.settings)?;
+        connection.set_response_timeout(ANSWER_LIMIT);
+        let heard = AtomicU64::new(Instant::now().as_nanos());
+        let live = Live { connection, open, heard, server, listens: tokio::sync::Mutex::default() };
+        Ok((Arc::new(live), sent, seconds * 1_000_000 + micros))
+    }
+}
+
+impl Live {
+    /// Asks the server what it is, now.
+    ///
+    /// # Cancel safety
+    /// It only reads.
+    pub(crate) async fn look(&self, at: &Address, settings: &Settings) -> Result<Server, Failure> {
+        examine::look(&mut self.connection.clone()).await.map_err(|error| explain_connect(error, at, settings))
+    }
+
+    pub(crate) fn is_open(&self) -> bool {
+        self.open.load(Ordering::Acquire)
+    }
+
+    /// Uses it no more: what was sent through it may or may not arrive.
+    pub(crate) fn give_up(&self) {
+        self.open.store(false, Ordering::Release);
+    }
+
+    /// Gives it up if nothing at all was heard since then: a connection that answered somebody else is not stuck.
+    pub(crate) fn give_up_if_silent_since(&self, sent: Instant) {
+        if self.heard.load(Ordering::Relaxed) < sent.as_nanos() {
+            self.give_up();
+        }
+    }
+
+    /// Sends one command.
+    ///
+    /// # Cancel safety
+    /// Dropped, the command may or may not reach the server.
+    pub(crate) async fn send(&self, command: &Cmd) -> RedisResult<Value> {
+        let answer = self.connection.clone().send_packed_command(command).await.and_then(Value::extract_error);
+        self.hear(&answer);
+        answer
+    }
+
+    /// Sends several commands with nothing in between.
+    ///
+    /// # Cancel safety
+    /// Dropped, the commands may or may not reach the server.
+    pub(crate) async fn send_all(&self, commands: &redis::Pipeline, count: usize) -> RedisResult<Vec<Value>> {
+        let answers = self.connection.clone().send_packed_commands(commands, 0, count).await;
+        self.hear(&answers);
+        answers
+    }
+
+    fn hear<T>(&self, answer: &RedisResult<T>) {
+        match answer {
+            Err(error) if error.is_unrecoverable_error() || error.is_timeout() => self.give_up(),
+            _ => self.heard.store(Instant::now().as_nanos(), Ordering::Relaxed),
+        }
+    }
+}
+
+fn timed_out() -> RedisError {
+    std::io::Error::from(std::io::ErrorKind::TimedOut).into()
+}
+
+/// A random while, growing with every failure: up to 10 ms after the first, never more than a second.
+fn pause_after(failures: u32) -> Duration {
+    let longest = Duration::from_millis(10).saturating_mul(1 << failures.min(7)).min(Duration::from_secs(1));
+    jitter(longest)
+}
+
+/// Between nothing and `longest`.
+pub(crate) fn jitter(longest: Duration) -> Duration {
+    let mut bytes = [0; 4];
+    getrandom::fill(&mut bytes).expect("the kernel has random numbers");
+    longest.mul_f64(f64::from(u32::from_le_bytes(bytes)) / f64::from(u32::MAX))
+}
+
+/// How many requests may be on their way to the driver: more than anybody has tasks, so that nobody waits here.
+const PIPELINE: usize = 4096;

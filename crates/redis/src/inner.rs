@@ -1,0 +1,293 @@
+//! What a client's tasks share, and the way of each verb to its server and back.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use redis::Cmd;
+use tenure_core::backend::{BoxFuture, Finding};
+use tenure_core::{Ask, Claim, ClaimId, Error, ErrorKind, Instant, LockName, Mode, Result, Token, Versioned, View};
+
+use crate::config::Settings;
+use crate::ear::Ear;
+use crate::error::Failure;
+use crate::examine;
+use crate::fleet::{Answer, Fleet, Lane};
+use crate::schema::Bucket;
+use crate::scripts::{self, Script};
+use crate::verbs;
+use crate::{link::Listener, together};
+
+/// One client of one store.
+pub(crate) struct Inner {
+    pub(crate) fleet: Fleet,
+    pub(crate) ear: Arc<Ear>,
+    /// Claims that were asked for once and answered: no copy of the ask can be on its way any more, so that their end need
+    /// leave no mark.
+    answered: Mutex<HashSet<ClaimId>>,
+    /// Whether the heart beats.
+    pub(crate) beats: AtomicBool,
+    /// Counts asks, and where in the index the next look for forgotten names begins.
+    asks: AtomicU32,
+    tidied: Mutex<(Bucket, Option<LockName>)>,
+}
+
+/// How long a mark stays that a claim was ended: longer than any ask of it may still be granted.
+pub(crate) const MARK: Duration = Duration::from_secs(60);
+/// One ask in so many looks for names whose records are gone: their clients died and nobody has come since.
+const TIDY_EVERY: u32 = 256;
+/// How many names it looks at.
+const TIDY_AT_ONCE: usize = 64;
+
+impl Inner {
+    pub(crate) async fn connect(settings: Settings) -> Result<Arc<Self>> {
+        settings.check()?;
+        let mut bytes = [0; 12];
+        getrandom::fill(&mut bytes).expect("the kernel has random numbers");
+        let client: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        let ear = Arc::new(Ear::default());
+        let listener: Arc<dyn Listener> = ear.clone();
+        let fleet = Fleet::new(Arc::new(settings), listener, client);
+        let limit = fleet.settings.connect_limit;
+        match tokio::time::timeout(limit, fleet.reach(0)).await {
+            Ok(reached) => drop(reached.map_err(Error::from)?),
+            Err(_) => return Err(fleet.silent(0, limit).error),
+        }
+        Ok(Arc::new(Inner {
+            fleet,
+            ear,
+            answered: Mutex::default(),
+            beats: AtomicBool::new(false),
+            asks: AtomicU32::new(0),
+            tidied: Mutex::default(),
+        }))
+    }
+
+    pub(crate) fn bucket(&self, name: &LockName) -> Bucket {
+        self.fleet.layout.bucket(name)
+    }
+
+    /// One script about one name, tried again while that may help.
+    pub(crate) async fn run(
+        &self,
+        name: &LockName,
+        script: &'static Script,
+        command: &Cmd,
+    ) -> std::result::Result<Answer, Failure> {
+        let lane =
+            if self.fleet.settings.min_replicas > 0 && script.name == scripts::ASK.name { Lane::Synced } else { Lane::Asks };
+        self.fleet.insist(lane, self.bucket(name), Some(script), command, self.fleet.settings.answer_limit).await
+    }
+
+    /// Remembers that no copy of this claim's ask is on its way.
+    pub(crate) fn was_answered(&self, id: ClaimId) {
+        self.answered.lock().unwrap_or_else(PoisonError::into_inner).insert(id);
+    }
+
+    /// Nothing of this claim is in the store, and nothing of it is on its way.
+    pub(crate) fn forget(&self, id: ClaimId) {
+        self.answered.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+    }
+
+    /// Ends whatever a claim left behind. It leaves a mark where an ask of it may still arrive.
+    pub(crate) async fn end(&self, claim: &Claim, min_hold: Duration) -> Result<()> {
+        let answered = self.answered.lock().unwrap_or_else(PoisonError::into_inner).remove(&claim.id);
+        let mark = if answered { Duration::ZERO } else { MARK };
+        let command = verbs::end(&self.fleet.layout, self.fleet.publish(), &claim.name, claim.id, min_hold, mark);
+        let answer = self.run(&claim.name, &scripts::END, &command).await?;
+        verbs::ended(answer.value).map(drop)
+    }
+
+    pub(crate) async fn convert(&self, claim: &Claim, to: Mode) -> Result<(Instant, Option<(Token, Duration)>)> {
+        let command = verbs::convert(&self.fleet.layout, self.fleet.publish(), &claim.name, claim.id, to);
+        let answer = self.run(&claim.name, &scripts::CONVERT, &command).await?;
+        Ok((answer.sent, verbs::converted(answer.value)?.1))
+    }
+
+    pub(crate) async fn view(&self, name: &LockName) -> Result<View> {
+        let command = verbs::view(&self.fleet.layout, &[name]);
+        let answer = self.run(name, &scripts::VIEW, &command).await?;
+        let mut views = verbs::viewed(answer.value, &[name])?.1;
+        Ok(views.pop().unwrap_or_else(|| View::free(name.clone())))
+    }
+
+    pub(crate) async fn request(&self, name: &LockName, ask: &Ask) -> Result<usize> {
+        let command = verbs::request(&self.fleet.layout, self.fleet.publish(), name, ask);
+        Ok(verbs::counted(self.run(name, &scripts::REQUEST, &command).await?.value)?.1)
+    }
+
+    pub(crate) async fn break_holds(&self, name: &LockName, only: Option<Token>) -> Result<usize> {
+        let command = verbs::break_holds(&self.fleet.layout, self.fleet.publish(), name, only);
+        Ok(verbs::counted(self.run(name, &scripts::BREAK, &command).await?.value)?.1)
+    }
+
+    pub(crate) async fn cell_get(&self, name: &LockName) -> Result<Versioned> {
+        let (bucket, limit) = (self.bucket(name), self.fleet.settings.answer_limit);
+        let answer = self.fleet.insist(Lane::Asks, bucket, None, &verbs::cell_get(&self.fleet.layout, name), limit).await?;
+        verbs::cell(answer.value)
+    }
+
+    /// A write that may have happened twice is not tried again: the second time it would say that somebody was faster.
+    pub(crate) async fn cell_set(&self, name: &LockName, expected: u64, value: Option<&[u8]>) -> Result<Option<u64>> {
+        let command = verbs::cell_set(&self.fleet.layout, name, expected, value);
+        let call = self.fleet.call(Lane::Asks, self.bucket(name), Some(&scripts::CELL_SET), &command);
+        let limit = self.fleet.settings.answer_limit;
+        let answer = match tokio::time::timeout(limit, call).await {
+            Ok(answer) => answer?,
+            Err(_) => return Err(self.fleet.silent(self.bucket(name), limit).error),
+        };
+        Ok(verbs::cell_written(answer.value)?.1)
+    }
+
+    pub(crate) async fn raise(&self, name: &LockName, at_least: Token) -> Result<Token> {
+        let command = verbs::raise(&self.fleet.layout, self.bucket(name), at_least);
+        Ok(verbs::raised(self.run(name, &scripts::RAISE, &command).await?.value)?.1)
+    }
+
+    pub(crate) async fn probe(&self) -> Result<()> {
+        let command = verbs::probe(&self.fleet.layout, 0);
+        let limit = self.fleet.settings.answer_limit;
+        Ok(self.fleet.insist(Lane::Asks, 0, Some(&scripts::PROBE), &command, limit).await.map(drop)?)
+    }
+
+    /// What every server of the store says about itself, each once.
+    pub(crate) async fn examine(&self) -> Result<Vec<Finding>> {
+        let mut seen = HashSet::new();
+        let mut findings = Vec::new();
+        for bucket in self.fleet.layout.buckets() {
+            let live = self.fleet.reach(bucket).await?;
+            if let Some(address) = self.fleet.address(bucket).filter(|address| seen.insert(address.clone())) {
+                let server = live.look(&address, &self.fleet.settings).await?;
+                let several = self.fleet.is_cluster();
+                findings.extend(examine::findings(&server, &self.fleet.settings).into_iter().map(|finding| Finding {
+                    what: if several { format!("{address}: {}", finding.what) } else { finding.what },
+                    ..finding
+                }));
+            }
+        }
+        Ok(findings)
+    }
+
+    /// One page of names in use: each bucket's own page, merged.
+    pub(crate) async fn list(&self, prefix: &str, after: Option<&LockName>, limit: usize) -> Result<Vec<View>> {
+        let mut views = Vec::new();
+        let mut after = after.cloned();
+        while views.len() < limit {
+            let (wanted, from) = (limit - views.len(), after.as_ref());
+            let mut pages: Vec<BoxFuture<'_, _>> = Vec::new();
+            for bucket in self.fleet.layout.buckets() {
+                pages.push(Box::pin(self.names(bucket, prefix, from, wanted)));
+            }
+            let mut names = BTreeMap::new();
+            for page in together::all(pages).await {
+                let (bucket, page) = page?;
+                names.extend(page.into_iter().map(|name| (name, bucket)));
+            }
+            let page: Vec<(LockName, Bucket)> = names.into_iter().take(wanted).collect();
+            let Some((last, _)) = page.last() else { break };
+            after = Some(last.clone());
+            views.extend(self.views(&page).await?);
+        }
+        Ok(views)
+    }
+
+    async fn names(
+        &self,
+        bucket: Bucket,
+        prefix: &str,
+        after: Option<&LockName>,
+        limit: usize,
+    ) -> Result<(Bucket, Vec<LockName>)> {
+        let command = verbs::list(&self.fleet.layout, bucket, prefix, after, limit);
+        let answer = self.fleet.insist(Lane::Asks, bucket, None, &command, self.fleet.settings.answer_limit).await?;
+        Ok((bucket, verbs::listed(answer.value)?))
+    }
+
+    /// The views of these names that are in use, in order; names whose records are gone are forgotten on the way.
+    async fn views(&self, page: &[(LockName, Bucket)]) -> Result<Vec<View>> {
+        let mut buckets: BTreeMap<Bucket, Vec<&LockName>> = BTreeMap::new();
+        for (name, bucket) in page {
+            buckets.entry(*bucket).or_default().push(name);
+        }
+        let mut reads: Vec<BoxFuture<'_, _>> = Vec::new();
+        for (bucket, names) in &buckets {
+            for names in names.chunks(VIEWS_AT_ONCE) {
+                reads.push(Box::pin(self.read(*bucket, names)));
+            }
+        }
+        let mut views = Vec::new();
+        for read in together::all(reads).await {
+            views.extend(read?.into_iter().filter(|view| !view.is_free()));
+        }
+        views.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(views)
+    }
+
+    async fn read(&self, bucket: Bucket, names: &[&LockName]) -> Result<Vec<View>> {
+        let command = verbs::view(&self.fleet.layout, names);
+        let limit = self.fleet.settings.answer_limit;
+        let answer = self.fleet.insist(Lane::Asks, bucket, Some(&scripts::VIEW), &command, limit).await?;
+        let views = verbs::viewed(answer.value, names)?.1;
+        let free: Vec<&LockName> = views.iter().filter(|view| view.is_free()).map(|view| &view.name).collect();
+        if !free.is_empty() {
+            self.tidy(bucket, &free).await?;
+        }
+        Ok(views)
+    }
+
+    async fn tidy(&self, bucket: Bucket, names: &[&LockName]) -> Result<()> {
+        let command = verbs::tidy(&self.fleet.layout, bucket, names);
+        let limit = self.fleet.settings.answer_limit;
+        Ok(self.fleet.insist(Lane::Asks, bucket, Some(&scripts::TIDY), &command, limit).await.map(drop)?)
+    }
+
+    /// Now and then, a look at a part of the index, for names that nobody has used since their client died.
+    pub(crate) fn tidy_now_and_then(self: &Arc<Self>) {
+        if !self.asks.fetch_add(1, Ordering::Relaxed).is_multiple_of(TIDY_EVERY) {
+            return;
+        }
+        let inner = Arc::clone(self);
+        self.spawn(async move {
+            let (bucket, after) = inner.tidied.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            let Ok((_, names)) = inner.names(bucket, "", after.as_ref(), TIDY_AT_ONCE).await else { return };
+            let next = match names.last() {
+                Some(last) if names.len() == TIDY_AT_ONCE => (bucket, Some(last.clone())),
+                _ => ((bucket + 1) % inner.fleet.layout.buckets().count() as Bucket, None),
+            };
+            *inner.tidied.lock().unwrap_or_else(PoisonError::into_inner) = next;
+            let names: Vec<&LockName> = names.iter().collect();
+            if !names.is_empty() {
+                let _ = inner.tidy(bucket, &names).await;
+            }
+        });
+    }
+
+    /// Listens again where that has stopped: whoever only holds hears of asks at the next renewal otherwise.
+    pub(crate) fn listen_again(self: &Arc<Self>, buckets: impl Iterator<Item = Bucket>) {
+        for bucket in buckets.filter(|bucket| !self.fleet.is_listening(*bucket)) {
+            let inner = Arc::clone(self);
+            self.spawn(async move {
+                let _ = inner.fleet.listen(bucket).await;
+            });
+        }
+    }
+
+    /// Does something in the background, wherever there is a runtime for it.
+    pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        let keepers = self.ear.news.get().and_then(|news| news.runtime());
+        if let Some(runtime) = keepers.or_else(|| tokio::runtime::Handle::try_current().ok()) {
+            runtime.spawn(work);
+        }
+    }
+
+    pub(crate) fn too_few_replicas(&self, confirmed: u32) -> Error {
+        let Settings { min_replicas, replica_wait, .. } = &*self.fleet.settings;
+        let what = format!("{confirmed} of {min_replicas} replicas confirmed within {replica_wait:?}");
+        Error::new(ErrorKind::Unavailable, what)
+            .with_hint("Look at the replicas' links (INFO replication), or ask for fewer with min_replicas")
+    }
+}
+
+/// How many records one script reads.
+const VIEWS_AT_ONCE: usize = 100;

@@ -1,0 +1,199 @@
+//! Asking, and waiting in line.
+//!
+//! Who can interleave: our own ask with every other client's verbs. A waiter is expected in the [`Ear`](crate::ear::Ear)
+//! before its ask leaves, so that a message which overtakes the answer finds it. Everything a waiter is told is checked
+//! against nothing: the grant is in the store already, and whoever does not want it any more ends it by its id.
+//!
+//! The ask carries the latest time, by the server's own clock, at which it may still be handled. A copy of it that was
+//! stuck somewhere for longer does nothing, and one that was stuck for less meets the mark that its claim's end has left.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tenure_core::backend::BoxFuture;
+use tenure_core::{Claim, Clock, Error, ErrorKind, Grant, Instant, Renewal, Result, Wait, margin};
+
+use crate::ear::{ALIVE, Due, Verdict};
+use crate::fleet::Lane;
+use crate::inner::Inner;
+use crate::link::jitter;
+use crate::schema::Bucket;
+use crate::scripts;
+use crate::together;
+use crate::verbs::{self, Asked};
+
+/// How long after it was sent an ask may still be handled.
+const ASK_LIFE: Duration = Duration::from_secs(20);
+/// How many waiters one script touches.
+const TOUCH_AT_ONCE: usize = 250;
+/// How long a touch may take.
+const TOUCH_LIMIT: Duration = Duration::from_millis(1500);
+
+/// What came of asking once.
+enum Outcome {
+    Granted(Grant),
+    Queued,
+    Busy,
+}
+
+impl Inner {
+    /// Grants, or waits in line.
+    ///
+    /// # Cancel safety
+    /// Dropped, the claim may be in the store: end it by its id.
+    pub(crate) async fn acquire(self: &Arc<Self>, claim: &Claim, wait: Wait) -> Result<Option<Grant>> {
+        tokio::task::coop::consume_budget().await; // a task that locks in a loop must let others run
+        self.tidy_now_and_then();
+        let deadline = wait.deadline(Instant::now());
+        if self.fleet.is_cluster() {
+            self.fleet.listen(self.bucket(&claim.name)).await?;
+        }
+        loop {
+            let mut expecting = (wait != Wait::No).then(|| self.ear.expect(&claim.name, claim.id));
+            match self.ask_once(claim, wait != Wait::No).await? {
+                Outcome::Granted(grant) => return Ok(Some(grant)),
+                Outcome::Busy => return Ok(None),
+                Outcome::Queued => {}
+            }
+            let Some(expecting) = &mut expecting else { return Ok(None) };
+            self.start_heart();
+            let verdict = tokio::select! {
+                biased;
+                verdict = &mut expecting.verdict => verdict,
+                () = Clock::Boot.sleep_until(deadline) => {
+                    self.end(claim, Duration::ZERO).await?; // nobody has used it: it owes nobody a minimum hold
+                    return Ok(None);
+                }
+            };
+            match verdict {
+                Ok(Verdict::Granted(grant)) => return self.confirmed(claim, grant).await.map(Some),
+                Ok(Verdict::Failed(error)) => return Err(error),
+                Ok(Verdict::Gone) | Err(_) => {} // thought dead, or forgotten by a server that restarted: ask again
+            }
+        }
+    }
+
+    async fn ask_once(&self, claim: &Claim, queue: bool) -> Result<Outcome> {
+        let bucket = self.bucket(&claim.name);
+        let inbox = self.fleet.inbox(bucket);
+        let mut clean = true;
+        for _ in 0..3 {
+            let by = self.fleet.address(bucket).map_or(0, |server| self.ear.estimate(&server));
+            let by = (by != 0).then(|| by + ASK_LIFE.as_micros() as u64);
+            let command = verbs::ask(&self.fleet.layout, self.fleet.publish(), claim, &inbox, queue.then_some(ALIVE), by);
+            let answer = self.run(&claim.name, &scripts::ASK, &command).await?;
+            clean &= answer.clean;
+            let (now, asked) = verbs::asked(answer.value)?;
+            self.ear.read_clock(&answer.from, answer.sent, now);
+            if clean && !matches!(asked, Asked::Late) {
+                self.was_answered(claim.id);
+            }
+            if matches!(asked, Asked::Granted { .. }) && answer.replicas < self.fleet.settings.min_replicas {
+                self.end(claim, Duration::ZERO).await?;
+                return Err(self.too_few_replicas(answer.replicas));
+            }
+            match asked {
+                Asked::Granted { token, left } => {
+                    let until = answer.sent + left.saturating_sub(margin(left));
+                    return Ok(Outcome::Granted(Grant { token, until }));
+                }
+                Asked::Queued { first, change_in } => {
+                    self.ear.queued(claim.id, answer.sent, change_in.filter(|_| first));
+                    return Ok(Outcome::Queued);
+                }
+                Asked::Busy => {
+                    self.forget(claim.id);
+                    return Ok(Outcome::Busy);
+                }
+                Asked::Mismatch { kind, of } => {
+                    self.forget(claim.id);
+                    return Err(verbs::mismatch(claim, &kind, of));
+                }
+                Asked::Ended => {
+                    let what = "this claim was ended before its request arrived";
+                    return Err(Error::new(ErrorKind::Unavailable, what).with_hint("Ask again: that is another claim"));
+                }
+                Asked::Late => {} // the server's clock has jumped, or we stood still: now we know its time
+            }
+        }
+        Err(Error::new(ErrorKind::Unavailable, "the server's clock ran away from every request")
+            .with_hint("Look at the server's clock: it has jumped several times within seconds"))
+    }
+
+    /// Where replicas must have a grant before it counts, one that came by message is renewed first.
+    async fn confirmed(self: &Arc<Self>, claim: &Claim, grant: Grant) -> Result<Grant> {
+        if self.fleet.settings.min_replicas == 0 {
+            return Ok(grant);
+        }
+        match self.renew(std::slice::from_ref(claim)).await.pop() {
+            Some(Ok(Renewal::Held { until, .. })) => Ok(Grant { until, ..grant }),
+            Some(Err(error)) => Err(error),
+            Some(Ok(Renewal::Lost)) | None => {
+                Err(Error::new(ErrorKind::Unavailable, "the grant was gone before its replicas had it")
+                    .with_hint("Ask again"))
+            }
+        }
+    }
+
+    /// Starts touching those who wait, if nobody does so yet.
+    fn start_heart(self: &Arc<Self>) {
+        if self.beats.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let (inner, ear) = (Arc::downgrade(self), Arc::clone(&self.ear));
+        self.spawn(async move {
+            loop {
+                let next = ear.plan();
+                tokio::select! {
+                    () = ear.bell.notified() => {}
+                    () = Clock::Boot.sleep_until(next) => {}
+                }
+                let Some(inner) = inner.upgrade() else { return };
+                inner.beat().await;
+            }
+        });
+    }
+
+    /// Touches everybody whose time has come.
+    async fn beat(&self) {
+        let mut buckets: BTreeMap<Bucket, Vec<Due>> = BTreeMap::new();
+        for due in self.ear.due(Instant::now()) {
+            buckets.entry(self.bucket(&due.name)).or_default().push(due);
+        }
+        let mut touches: Vec<BoxFuture<'_, ()>> = Vec::new();
+        for (bucket, due) in &buckets {
+            for batch in due.chunks(TOUCH_AT_ONCE) {
+                touches.push(Box::pin(self.touch(*bucket, batch)));
+            }
+        }
+        together::all(touches).await;
+    }
+
+    async fn touch(&self, bucket: Bucket, batch: &[Due]) {
+        let outcome = tokio::time::timeout(TOUCH_LIMIT, async {
+            self.fleet.listen(bucket).await?; // listen first, then look
+            let waiters: Vec<_> = batch.iter().map(|due| (&due.name, due.id)).collect();
+            let command = verbs::touch(&self.fleet.layout, self.fleet.publish(), bucket, ALIVE, &waiters);
+            let answer = self.fleet.call(Lane::Keep, bucket, Some(&scripts::TOUCH), &command).await?;
+            Ok::<_, Error>((answer.from, answer.sent, verbs::touched(answer.value, batch.len())?))
+        });
+        let error = match outcome.await {
+            Ok(Ok((from, sent, (now, touched)))) => {
+                self.ear.read_clock(&from, sent, now);
+                for (due, touched) in batch.iter().zip(touched) {
+                    self.ear.touched(due.id, sent, &touched);
+                }
+                return;
+            }
+            Ok(Err(error)) => error,
+            Err(_) => self.fleet.silent(bucket, TOUCH_LIMIT).error,
+        };
+        let again_in = Duration::from_millis(50) + jitter(Duration::from_millis(450));
+        for due in batch {
+            let words = || Error::new(error.kind(), error.to_string());
+            self.ear.unheard(due.id, again_in, self.fleet.settings.patience, words);
+        }
+    }
+}
