@@ -11,7 +11,7 @@
 //! - [`cases!`]: the list of all cases, which exists once; [`suite`]: the cases, a file for each promise
 //! - [`history`]: what happened in a test, and whether it may have (pure; the simulation uses it too)
 //! - [`Faulty`]: a store with faults at the flick of a switch; [`taker`]: a second process, to be killed and stopped
-//! - [`servers`]: real ones, which end with the test
+//! - [`servers`]: real ones, which end with the test; [`proxy`]: a network with faults in front of them
 //! - [`names`]: names that look like something else; [`polls`]: a future that is dropped after so many polls
 //! - [`Scene`], [`Lock`], [`eventually`]: what the cases are written with
 //!
@@ -26,6 +26,7 @@ pub mod history;
 mod lock;
 pub mod names;
 pub mod polls;
+pub mod proxy;
 mod rng;
 mod scene;
 pub mod servers;

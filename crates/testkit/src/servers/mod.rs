@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 use crate::LIMIT;
 
 /// Waits until the condition holds, blocking; false if that is not within [`LIMIT`].
-fn wait_until(mut holds: impl FnMut() -> bool) -> bool {
+pub(crate) fn wait_until(mut holds: impl FnMut() -> bool) -> bool {
     let end = Instant::now() + LIMIT;
     for round in 0.. {
         if holds() {

@@ -1,8 +1,8 @@
 //! Ports that stay ours, also while nobody listens on them.
 
-use std::net::TcpListener;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::linux::net::SocketAddrExt as _;
-use std::os::unix::net::{SocketAddr, UnixListener};
+use std::os::unix::net::{self, UnixListener};
 
 use crate::Rng;
 
@@ -27,7 +27,7 @@ impl Port {
         let mut rng = Rng::from_entropy();
         loop {
             let number = (LOWEST + rng.below(HOW_MANY)) as u16;
-            let name = SocketAddr::from_abstract_name(format!("tenure-testkit/port/{number}")).expect("a short name");
+            let name = net::SocketAddr::from_abstract_name(format!("tenure-testkit/port/{number}")).expect("a short name");
             // Reserved first and tried second: the other way round, two could find it free.
             let Ok(mine) = UnixListener::bind_addr(&name) else { continue };
             if TcpListener::bind(("127.0.0.1", number)).is_ok() {
@@ -39,5 +39,10 @@ impl Port {
     /// Its number.
     pub(crate) fn number(&self) -> u16 {
         self.number
+    }
+
+    /// Its number, with the host.
+    pub(crate) fn address(&self) -> SocketAddr {
+        SocketAddr::from((Ipv4Addr::LOCALHOST, self.number))
     }
 }

@@ -9,7 +9,7 @@ pub use resp::{Connection, Reply};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::OnceLock;
 
@@ -55,7 +55,7 @@ impl Redis {
 
     /// Where it listens, with the host.
     pub fn address(&self) -> SocketAddr {
-        here(&self.ports.main)
+        self.ports.main.address()
     }
 
     /// `redis://127.0.0.1:PORT`, with the default user's password if there is one.
@@ -150,7 +150,7 @@ impl Redis {
         std::fs::write(&file, configuration(options, &ports, dir.path())).expect("the directory is ours");
         let (name, package) = program_of(options);
         let program = Program { name, package, args: vec![file.into()], env: Vec::new(), dir };
-        let (address, password) = (here(&ports.main), options.password.clone());
+        let (address, password) = (ports.main.address(), options.password.clone());
         let server = Server::start(program, move |pid| answers(address, password.as_deref(), pid).unwrap_or(false))?;
         Ok(Redis { server, ports, options: options.clone() })
     }
@@ -211,8 +211,4 @@ fn connect(to: SocketAddr, password: Option<&str>) -> io::Result<Connection> {
 /// The lines of INFO.
 fn fields(info: &str) -> BTreeMap<String, String> {
     info.lines().filter_map(|line| line.split_once(':')).map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
-}
-
-fn here(port: &Port) -> SocketAddr {
-    SocketAddr::from((Ipv4Addr::LOCALHOST, port.number()))
 }
