@@ -9,7 +9,7 @@ use std::fmt;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use tenure_core::{Ask, ClaimId, Error, ErrorKind, Mode, Note, Origin, Token};
+use tenure_core::{Ask, Claim, ClaimId, Error, ErrorKind, Kind, Mode, Note, Origin, Token};
 
 /// Bytes that nobody here wrote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,20 +35,18 @@ impl From<Garbled> for Error {
 const TEXT_VERSION: u8 = 1;
 
 /// Who somebody is and what they say: a claim's origin and note, or an ask's.
-pub(crate) fn encode_text(says: &Note, who: &Origin) -> Vec<u8> {
+fn put_text(out: &mut Vec<u8>, says: &Note, who: &Origin) {
     // Hosts have 64 bytes or so; a longer one than a `u16` can say is cut, since it is only shown.
     let host = &who.host[..who.host.floor_char_boundary(u16::MAX as usize)];
-    let mut out = Vec::with_capacity(7 + host.len() + says.as_str().len());
     out.push(TEXT_VERSION);
     out.extend_from_slice(&who.pid.to_le_bytes());
     out.extend_from_slice(&(host.len() as u16).to_le_bytes());
     out.extend_from_slice(host.as_bytes());
     out.extend_from_slice(says.as_str().as_bytes());
-    out
 }
 
-/// Reads what [`encode_text`] wrote.
-pub(crate) fn decode_text(bytes: &[u8]) -> Result<(Note, Origin), Garbled> {
+/// Reads what [`put_text`] wrote.
+fn decode_text(bytes: &[u8]) -> Result<(Note, Origin), Garbled> {
     let mut input = Input(bytes);
     if input.u8()? != TEXT_VERSION {
         return Err(Garbled("a text's version is unknown"));
@@ -62,7 +60,9 @@ pub(crate) fn decode_text(bytes: &[u8]) -> Result<(Note, Origin), Garbled> {
 
 /// Somebody's request to let go.
 pub(crate) fn encode_ask(ask: &Ask) -> Vec<u8> {
-    encode_text(&ask.reason, &ask.by)
+    let mut out = Vec::with_capacity(128);
+    put_text(&mut out, &ask.reason, &ask.by);
+    out
 }
 
 /// Reads what [`encode_ask`] wrote.
@@ -109,11 +109,62 @@ impl Message {
     }
 }
 
+/// The part of a ticket that never changes, but for its mode: the claim as it is asked for.
+pub(crate) fn encode_claim(claim: &Claim, inbox: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(96 + inbox.len() + claim.origin.host.len() + claim.note.as_str().len());
+    let (mode, take, of) = mode_numbers(claim.mode);
+    out.extend_from_slice(&[kind_number(claim.kind), mode]);
+    out.extend_from_slice(&take.to_le_bytes());
+    out.extend_from_slice(&of.to_le_bytes());
+    for duration in [claim.ttl, claim.handover_ttl, claim.lock_delay] {
+        out.extend_from_slice(&(micros(duration) as f64).to_le_bytes());
+    }
+    out.extend_from_slice(&u16::try_from(inbox.len()).expect("a channel's name is short").to_le_bytes());
+    out.extend_from_slice(inbox);
+    put_text(&mut out, &claim.note, &claim.origin);
+    out
+}
+
+/// Microseconds, rounded up: a name stays closed for at least the time it was asked for.
+pub(crate) fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX).min(NEVER)
+}
+
+/// A time that no server's clock reaches: the last whole number that a double tells from the one before. The year 2255.
+pub(crate) const NEVER: u64 = 9_007_199_254_740_991;
+
+/// A mode as the scripts know it: its number, and what it takes of how many. One rule lets everybody in: nobody has the
+/// name exclusively, and what is taken and wanted is no more than there is.
+pub(crate) fn mode_numbers(mode: Mode) -> (u8, u32, u32) {
+    match mode {
+        Mode::Exclusive => (0, 0, 0),
+        Mode::Shared => (1, 1, u32::MAX),
+        Mode::Permits { take, of } => (2, take.get(), of.get()),
+    }
+}
+
+/// The numbers are in people's servers: they never change, new kinds get new ones.
+fn kind_number(kind: Kind) -> u8 {
+    match kind {
+        Kind::Mutex => 0,
+        Kind::FairMutex => 1,
+        Kind::RwLock => 2,
+        Kind::Semaphore => 3,
+        Kind::Election => 4,
+        other => unreachable!("{other} is not among this store's kinds"),
+    }
+}
+
+/// The kind with this number.
+pub(crate) fn kind_of(number: u64) -> Result<Kind, Garbled> {
+    let kinds = [Kind::Mutex, Kind::FairMutex, Kind::RwLock, Kind::Semaphore, Kind::Election];
+    usize::try_from(number).ok().and_then(|number| kinds.get(number).copied()).ok_or(Garbled("a kind is unknown"))
+}
+
 /// A ticket as the scripts keep it. Times are microseconds of the server's clock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Ticket {
     pub(crate) stage: Stage,
-    pub(crate) mode: Mode,
     /// Its number in line: the order of asking.
     pub(crate) number: u64,
     /// When it joined, or was granted.
@@ -122,6 +173,10 @@ pub(crate) struct Ticket {
     pub(crate) ends: u64,
     /// 0 while it waits.
     pub(crate) token: Token,
+    pub(crate) kind: Kind,
+    pub(crate) mode: Mode,
+    pub(crate) note: Note,
+    pub(crate) origin: Origin,
 }
 
 /// Where a ticket stands.
@@ -132,7 +187,7 @@ pub(crate) enum Stage {
     Closing,
 }
 
-/// Reads a ticket: what `struct.pack` made of it in `line.lua`. The durations in it are the scripts' business alone.
+/// Reads a ticket. The durations and the inbox in it are the scripts' business alone.
 pub(crate) fn decode_ticket(bytes: &[u8]) -> Result<Ticket, Garbled> {
     let mut input = Input(bytes);
     let stage = match input.u8()? {
@@ -141,7 +196,8 @@ pub(crate) fn decode_ticket(bytes: &[u8]) -> Result<Ticket, Garbled> {
         2 => Stage::Closing,
         _ => return Err(Garbled("a ticket's stage is unknown")),
     };
-    let mode = input.u8()?;
+    let (number, since, ends, token) = (input.whole()?, input.whole()?, input.whole()?, input.token()?);
+    let (kind, mode) = (kind_of(input.u8()?.into())?, input.u8()?);
     let mut count = || input.array().map(|bytes| NonZeroU32::new(u32::from_le_bytes(bytes)));
     let mode = match (mode, count()?, count()?) {
         (0, ..) => Mode::Exclusive,
@@ -149,10 +205,11 @@ pub(crate) fn decode_ticket(bytes: &[u8]) -> Result<Ticket, Garbled> {
         (2, Some(take), Some(of)) => Mode::Permits { take, of },
         _ => return Err(Garbled("a ticket's mode is unknown")),
     };
-    let number = input.whole()?;
-    let [_ttl, _handover, _delay] = [input.duration()?, input.duration()?, input.duration()?];
-    let (since, ends, token) = (input.whole()?, input.whole()?, input.token()?);
-    Ok(Ticket { stage, mode, number, since, ends, token })
+    let _durations: [u8; 24] = input.array()?;
+    let inbox = u16::from_le_bytes(input.array()?);
+    input.bytes(inbox.into())?;
+    let (note, origin) = decode_text(input.0)?;
+    Ok(Ticket { stage, number, since, ends, token, kind, mode, note, origin })
 }
 
 /// What is left to read.
@@ -178,7 +235,7 @@ impl<'a> Input<'a> {
     /// A whole number in a double.
     fn whole(&mut self) -> Result<u64, Garbled> {
         let number = f64::from_le_bytes(self.array()?);
-        if number.fract() == 0.0 && (0.0..=LARGEST).contains(&number) {
+        if number.fract() == 0.0 && (0.0..=NEVER as f64).contains(&number) {
             Ok(number as u64)
         } else {
             Err(Garbled("a number is not a whole one"))
@@ -193,9 +250,6 @@ impl<'a> Input<'a> {
         self.whole().map(Token::new)
     }
 }
-
-/// The largest whole number that a double tells from its neighbours: microseconds until the year 2255.
-const LARGEST: f64 = 9_007_199_254_740_991.0;
 
 fn text(bytes: &[u8]) -> Result<&str, Garbled> {
     std::str::from_utf8(bytes).map_err(|_| Garbled("a text is not UTF-8"))

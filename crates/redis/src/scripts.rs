@@ -56,27 +56,27 @@ macro_rules! scripts {
 
 scripts! {
     /// Lets a claim in, or puts it in line, or neither.
-    ASK = "ask": "ask_fast.lua", "line.lua", "ask.lua";
+    ASK = "ask": "now.lua", "ask_fast.lua", "line.lua", "ask.lua";
     /// Ends a claim, whatever it was.
-    END = "end": "end_fast.lua", "line.lua", "end.lua";
+    END = "end": "now.lua", "end_fast.lua", "line.lua", "end.lua";
     /// Extends holds.
-    RENEW = "renew": "renew.lua";
+    RENEW = "renew": "now.lua", "renew.lua";
     /// Hears from waiters.
-    TOUCH = "touch": "line.lua", "touch.lua";
+    TOUCH = "touch": "now.lua", "line.lua", "touch.lua";
     /// Changes the mode of a hold.
-    CONVERT = "convert": "line.lua", "convert.lua";
+    CONVERT = "convert": "now.lua", "line.lua", "convert.lua";
     /// Asks every holder to let go.
-    REQUEST = "request": "line.lua", "request.lua";
+    REQUEST = "request": "now.lua", "line.lua", "request.lua";
     /// Ends holds by force.
-    BREAK = "break": "line.lua", "break.lua";
+    BREAK = "break": "now.lua", "line.lua", "break.lua";
     /// Reads records.
-    VIEW = "view": "view.lua";
+    VIEW = "view": "now.lua", "view.lua";
     /// Writes a cell.
-    CELL_SET = "cell_set": "cell_set.lua";
+    CELL_SET = "cell_set": "now.lua", "cell_set.lua";
     /// Forgets names that nobody uses.
-    TIDY = "tidy": "tidy.lua";
+    TIDY = "tidy": "now.lua", "tidy.lua";
     /// Raises the last token.
-    RAISE = "raise": "raise.lua";
+    RAISE = "raise": "now.lua", "raise.lua";
     /// Does nothing.
     PROBE = "probe": "probe.lua";
 }

@@ -4,6 +4,7 @@
 //! server's time, or an error of kind `Backend` if the shape is none that the script gives. What a verb means is in
 //! [`Record`](tenure_core::record::Record); its script, in `scripts/`, does the same.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use redis::{Cmd, Value};
@@ -11,7 +12,7 @@ use tenure_core::{
     Ask, Claim, ClaimId, Error, ErrorKind, Holder, Kind, LockName, Mode, Result, Token, Versioned, View, Waiter,
 };
 
-use crate::codec::{self, Garbled, Stage};
+use crate::codec::{self, Garbled, NEVER, Stage, micros};
 use crate::schema::{Bucket, Layout};
 use crate::scripts;
 
@@ -28,7 +29,7 @@ pub(crate) enum Asked {
     /// Not let in, and not in line.
     Busy,
     /// The name is in use otherwise; [`mismatch`] says it in words.
-    Mismatch { kind: String, of: u32 },
+    Mismatch { kind: Kind, of: u32 },
     /// The request came after the time it was good for, and changed nothing.
     Late,
     /// The claim was ended before this request of its came, and stays so.
@@ -66,16 +67,13 @@ pub(crate) fn ask(
     queue: Option<Duration>,
     by: Option<u64>,
 ) -> Cmd {
-    let text = codec::encode_text(&claim.note, &claim.origin);
-    let bytes = 512 + 4 * claim.name.as_str().len() + text.len();
-    let mut cmd = scripts::ASK.command(6, 14, bytes);
+    let body = codec::encode_claim(claim, inbox);
+    let mut cmd = scripts::ASK.command(6, 7, 512 + 4 * claim.name.as_str().len() + body.len());
     keys(&mut cmd, layout, &claim.name);
     cmd.arg(layout.ended(layout.bucket(&claim.name), claim.id));
     words(&mut cmd, publish, &claim.name);
-    let (mode, take, of) = mode(claim.mode);
-    cmd.arg(claim.id.as_bytes()).arg(claim.kind.as_str()).arg(mode).arg(take).arg(of);
-    cmd.arg(micros(claim.ttl)).arg(micros(claim.handover_ttl)).arg(micros(claim.lock_delay));
-    cmd.arg(inbox).arg(text);
+    let alone_ms = micros(claim.ttl + claim.lock_delay).div_ceil(1_000) + SLACK_MS;
+    cmd.arg(claim.id.as_bytes()).arg(body).arg(alone_ms);
     cmd.arg(queue.map_or(0, |queue| micros(queue).max(1))).arg(by.unwrap_or(NEVER));
     cmd
 }
@@ -120,7 +118,7 @@ pub(crate) fn touch(
     for (name, _) in waiters {
         record(&mut cmd, layout, name);
     }
-    cmd.arg(publish).arg(micros(alive));
+    cmd.arg(micros(alive)).arg(publish);
     for (name, id) in waiters {
         cmd.arg(name.as_str()).arg(id.as_bytes());
     }
@@ -132,7 +130,7 @@ pub(crate) fn convert(layout: &Layout, publish: &str, name: &LockName, id: Claim
     let mut cmd = scripts::CONVERT.command(5, 6, 400 + 4 * name.as_str().len());
     keys(&mut cmd, layout, name);
     words(&mut cmd, publish, name);
-    let (mode, take, of) = mode(to);
+    let (mode, take, of) = codec::mode_numbers(to);
     cmd.arg(id.as_bytes()).arg(mode).arg(take).arg(of);
     cmd
 }
@@ -243,22 +241,8 @@ fn words(cmd: &mut Cmd, publish: &str, name: &LockName) {
     cmd.arg(name.as_str()).arg(publish);
 }
 
-/// A time that no server's clock reaches: the last that a double can tell from the one before.
-const NEVER: u64 = 9_007_199_254_740_991;
-
-/// Microseconds, rounded up: a name stays closed for at least the time it was asked for.
-fn micros(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos().div_ceil(1_000)).unwrap_or(NEVER).min(NEVER)
-}
-
-/// A mode as the scripts know it: its number, and what it takes of how many.
-fn mode(mode: Mode) -> (u8, u32, u32) {
-    match mode {
-        Mode::Exclusive => (0, 0, 0),
-        Mode::Shared => (1, 1, 0),
-        Mode::Permits { take, of } => (2, take.get(), of.get()),
-    }
-}
+/// How much longer a record's keys stay than anything in them matters.
+const SLACK_MS: u64 = 60_000;
 
 /// The answer to [`ask`].
 pub(crate) fn asked(answer: Value) -> Result<Answer<Asked>> {
@@ -267,7 +251,9 @@ pub(crate) fn asked(answer: Value) -> Result<Answer<Asked>> {
         b"granted" => Asked::Granted { token: rest.token()?, left: rest.duration()? },
         b"queued" => Asked::Queued { first: rest.flag()?, change_in: rest.maybe_duration()? },
         b"busy" => Asked::Busy,
-        b"mismatch" => Asked::Mismatch { kind: rest.text()?, of: rest.number()?.try_into().unwrap_or(u32::MAX) },
+        b"mismatch" => {
+            Asked::Mismatch { kind: codec::kind_of(rest.number()?)?, of: rest.number()?.try_into().unwrap_or(u32::MAX) }
+        }
         b"late" => Asked::Late,
         b"ended" => Asked::Ended,
         _ => return Err(Garbled("the answer to an ask is none of those there are").into()),
@@ -276,10 +262,10 @@ pub(crate) fn asked(answer: Value) -> Result<Answer<Asked>> {
 }
 
 /// What [`Asked::Mismatch`] means to whoever asked.
-pub(crate) fn mismatch(claim: &Claim, kind: &str, of: u32) -> Error {
+pub(crate) fn mismatch(claim: &Claim, kind: Kind, of: u32) -> Error {
     let error = |what: String, hint: &str| Error::new(ErrorKind::Mismatch, what).with_name(&claim.name).with_hint(hint);
     match claim.mode {
-        Mode::Permits { of: theirs, .. } if claim.kind.as_str() == kind => error(
+        Mode::Permits { of: theirs, .. } if claim.kind == kind => error(
             format!("the semaphore is in use with {of} permits, and was now asked for with {theirs}"),
             "Use the same number everywhere; it can change once nobody holds or waits",
         ),
@@ -369,46 +355,41 @@ pub(crate) fn raised(answer: Value) -> Result<Answer<Token>> {
     Ok((now, rest.token()?))
 }
 
-/// One record as people see it, from the fields of its hash.
+/// One record as people see it, from what is in its lock: see `scripts/line.lua`.
 fn view_of(name: &LockName, now: u64, record: Value) -> Result<View> {
-    let mut fields = Rest::of(record)?;
-    let mut view = View::free(name.clone());
-    let (mut tickets, mut texts, mut asks) =
-        (Vec::new(), std::collections::HashMap::new(), std::collections::HashMap::new());
-    while fields.0.len() > 0 {
-        let (field, value) = (fields.bytes()?, bytes(fields.next()?)?);
-        // A claim's id has 16 bytes, its text and what was asked of it a letter before that, and nothing else is as long.
-        if let Ok(id) = <[u8; 16]>::try_from(&*field) {
-            tickets.push((ClaimId::from_bytes(id), codec::decode_ticket(&value)?));
-        } else if let Some((b'i', id)) = field.split_first().filter(|(_, id)| id.len() == 16) {
-            texts.insert(id.to_vec(), codec::decode_text(&value)?);
-        } else if let Some((b'a', id)) = field.split_first().filter(|(_, id)| id.len() == 16) {
-            asks.insert(id.to_vec(), codec::decode_ask(&value)?);
-        } else if field == b"k" {
-            view.kind = Some(kind(&value)?);
+    let (mut tickets, mut asks) = (Vec::new(), HashMap::new());
+    if let Value::BulkString(alone) = record {
+        let (id, ticket) = alone.split_first_chunk().ok_or(Garbled("a record is too short"))?;
+        tickets.push((*id, codec::decode_ticket(ticket)?));
+    } else {
+        let mut fields = Rest::of(record)?;
+        while fields.0.len() > 0 {
+            let (field, value) = (fields.bytes()?, fields.bytes()?);
+            // Nothing but a claim's id has 16 bytes, and nothing but what was asked of its holder one more.
+            if let Ok(id) = <[u8; 16]>::try_from(&*field) {
+                tickets.push((id, codec::decode_ticket(&value)?));
+            } else if let Some(id) = field.last_chunk::<16>().filter(|_| field.len() == 17) {
+                asks.insert(*id, codec::decode_ask(&value)?);
+            }
         }
     }
     tickets.sort_unstable_by_key(|(_, ticket)| ticket.number);
-    for (id, ticket) in tickets.into_iter().filter(|(_, ticket)| ticket.ends > now) {
-        let Some((note, origin)) = texts.remove(&id.as_bytes()[..]) else {
-            return Err(Garbled("a ticket does not say whose it is").into());
-        };
-        let (claim, mode, age) = (id.fingerprint(), ticket.mode, Duration::from_micros(now.saturating_sub(ticket.since)));
-        if ticket.stage == Stage::Waiting {
+    let mut view = View { kind: tickets.first().map(|(_, ticket)| ticket.kind), ..View::free(name.clone()) };
+    for (id, ticket) in tickets {
+        let codec::Ticket { stage, since, ends, token, mode, note, origin, .. } = ticket;
+        if ends <= now {
+            continue; // ended by time, not yet swept
+        }
+        let (claim, age) = (ClaimId::from_bytes(id).fingerprint(), Duration::from_micros(now.saturating_sub(since)));
+        if stage == Stage::Waiting {
             view.line.push(Waiter { claim, mode, note, origin, waiting_for: age });
         } else {
-            let asked = asks.remove(&id.as_bytes()[..]);
-            let (token, closing) = (ticket.token, ticket.stage == Stage::Closing);
-            let expires_in = Duration::from_micros(ticket.ends - now);
+            let (closing, asked) = (stage == Stage::Closing, asks.remove(&id));
+            let expires_in = Duration::from_micros(ends - now);
             view.holders.push(Holder { claim, mode, token, note, origin, held_for: age, expires_in, closing, asked });
         }
     }
     Ok(view)
-}
-
-fn kind(word: &[u8]) -> Result<Kind> {
-    let kind = Kind::ALL.into_iter().find(|kind| kind.as_str().as_bytes() == word);
-    kind.ok_or_else(|| Garbled("a record's kind is unknown").into())
 }
 
 /// An answer's time, and the rest of it.
@@ -441,10 +422,6 @@ impl Rest {
 
     fn bytes(&mut self) -> Result<Vec<u8>> {
         bytes(self.next()?)
-    }
-
-    fn text(&mut self) -> Result<String> {
-        utf8(self.next()?)
     }
 
     fn number(&mut self) -> Result<u64> {

@@ -1,1 +1,34 @@
-return 0
+-- ask: lets a claim in, puts it in line, or neither. Asking again with the same id changes nothing.
+--
+-- KEYS  1 lock, 2 line, 3 held, 4 names, 5 token, 6 ended
+-- ARGV  1 name, 2 publish or spublish, 3 id, 4 claim (see line.lua), 5 how long its key stays if it is alone, in ms
+--       6 how long it may stand in line unheard, 0 if it may not, 7 the time after which this request is too late
+-- gives {now, 'granted', token, left} with what is left of its window, {now, 'queued', first or not, change in or -1},
+--       {now, 'busy'}, {now, 'mismatch', kind, of}, {now, 'late'} or {now, 'ended'}
+--
+-- This is the short way: nobody is there. Then the record is one string, made and given its expiry in one command.
+
+if now > tonumber(ARGV[7]) then
+  return {now, 'late'}
+end
+local found = call('mget', KEYS[1], KEYS[6], KEYS[5])
+if found[2] then
+  return {now, 'ended'}
+end
+if not found[1] then
+  local _, _, take, of, ttl, _, delay = struct.unpack('<BBI4I4ddd', ARGV[4])
+  if take <= of then
+    local token = now
+    if found[3] and tonumber(found[3]) >= now then
+      token = found[3] + 1
+    end
+    local alone = ARGV[3] .. struct.pack('<Bdddd', 1, 1, now, now + ttl + delay, token) .. ARGV[4]
+    if call('set', KEYS[1], alone, 'px', ARGV[5], 'nx') then
+      call('set', KEYS[5], token, 'px', '86400000')
+      call('zadd', KEYS[4], '0', ARGV[1])
+      call('expire', KEYS[4], '259200')
+      return {now, 'granted', token, ttl}
+    end
+  end
+end
+

@@ -1,1 +1,2 @@
+-- probe: does nothing. The least that any script costs.
 return 0
