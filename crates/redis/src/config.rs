@@ -568,3 +568,6 @@ const LARGEST_DB: u32 = i32::MAX as u32;
 const MILLISECOND: Duration = Duration::from_millis(1);
 const HOUR: Duration = Duration::from_secs(3_600);
 const KEEPALIVE: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests;

@@ -239,7 +239,12 @@ fn unanswered(error: &RedisError, settings: &Settings) -> (ErrorKind, &'static s
             None if error.is_timeout() => (
                 Unavailable,
                 "the server did not answer in time",
-                hint("Is it reachable from here, and is nothing keeping it busy?"),
+                match settings.tls {
+                    None => hint("Is it reachable from here, and is nothing keeping it busy?"),
+                    Some(_) => {
+                        hint("Is it reachable from here? A port that speaks no TLS looks like this too: then it is redis://")
+                    }
+                },
             ),
             None if error.is_connection_refusal() => {
                 (Unavailable, "nobody listens there", hint("Is the server running, and are host and port right?"))
@@ -353,3 +358,6 @@ fn without_secrets(error: &RedisError, settings: &Settings) -> Option<String> {
     }
     Some(found.iter().fold(text, |text, secret| text.replace(secret, "***")))
 }
+
+#[cfg(test)]
+mod tests;

@@ -335,3 +335,6 @@ const REDIS_MENDED: [Version; 5] = [(6, 2, 20), (7, 2, 11), (7, 4, 6), (8, 0, 4)
 const VALKEY_MENDED: [Version; 3] = [(7, 2, 11), (8, 0, 6), (8, 1, 4)];
 /// Clocks that are off by less are nobody's trouble.
 const MUCH: Duration = Duration::from_secs(10);
+
+#[cfg(test)]
+mod tests;

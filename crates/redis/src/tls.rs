@@ -21,14 +21,25 @@ pub(crate) fn install_provider() {
 
 /// Reads the files. Whatever is wrong with one is said with its name, before anything is sent.
 pub(crate) fn read(tls: &Tls) -> Result<TlsCertificates> {
-    let root_cert = tls.ca.as_deref().map(|path| certificates(path, "ca")).transpose()?;
+    let root_cert = tls.ca.as_deref().map(|path| certificates(path, "ca").map(|(bytes, _)| bytes)).transpose()?;
     let client_tls = match (&tls.cert, &tls.key) {
-        (Some(cert), Some(key)) => {
-            Some(ClientTlsConfig { client_cert: certificates(cert, "cert")?, client_key: private_key(key)? })
-        }
+        (Some(cert), Some(key)) => Some(own_certificate(cert, key)?),
         _ => None,
     };
     Ok(TlsCertificates { client_tls, root_cert })
+}
+
+fn own_certificate(cert_file: &Path, key_file: &Path) -> Result<ClientTlsConfig> {
+    let ((client_cert, chain), (client_key, key)) = (certificates(cert_file, "cert")?, private_key(key_file)?);
+    install_provider();
+    let config = rustls::ClientConfig::builder().with_root_certificates(rustls::RootCertStore::empty());
+    config.with_client_auth_cert(chain, key).map_err(|error| {
+        let (cert, key) = (cert_file.display(), key_file.display());
+        bad(format!("the certificate {cert} (cert=) and the key {key} (key=) cannot be used together"))
+            .with_source(error)
+            .with_hint("Do they belong together, and is it an X.509 certificate of version 3?")
+    })?;
+    Ok(ClientTlsConfig { client_cert, client_key })
 }
 
 /// Whether a certificate could have this name at all.
@@ -57,20 +68,20 @@ impl redis::io::AsyncDNSResolver for Behind {
     }
 }
 
-fn certificates(path: &Path, parameter: &str) -> Result<Vec<u8>> {
+fn certificates(path: &Path, parameter: &str) -> Result<(Vec<u8>, Vec<CertificateDer<'static>>)> {
     let bytes = file(path, parameter)?;
     let found = CertificateDer::pem_slice_iter(&bytes).collect::<std::result::Result<Vec<_>, _>>();
     match found {
-        Ok(found) if !found.is_empty() => Ok(bytes),
+        Ok(found) if !found.is_empty() => Ok((bytes, found)),
         Ok(_) => Err(unreadable(path, parameter, "has no certificate in it").with_hint(PEM)),
         Err(error) => Err(unreadable(path, parameter, "cannot be read as certificates").with_source(error).with_hint(PEM)),
     }
 }
 
-fn private_key(path: &Path) -> Result<Vec<u8>> {
+fn private_key(path: &Path) -> Result<(Vec<u8>, PrivateKeyDer<'static>)> {
     let bytes = file(path, "key")?;
     match PrivateKeyDer::from_pem_slice(&bytes) {
-        Ok(_) => Ok(bytes),
+        Ok(key) => Ok((bytes, key)),
         Err(error) => Err(unreadable(path, "key", "cannot be read as a private key")
             .with_source(error)
             .with_hint("It is a PEM file with an unencrypted PKCS#8, PKCS#1 or SEC1 key")),
@@ -94,3 +105,6 @@ fn bad(what: impl Into<String>) -> Error {
 }
 
 const PEM: &str = "It is a PEM file: text with -----BEGIN CERTIFICATE-----";
+
+#[cfg(test)]
+mod tests;
