@@ -1,5 +1,8 @@
 //! URLs that are right, URLs that are wrong, and secrets that stay secret.
 
+use std::collections::BTreeSet;
+use std::path::Path;
+
 use proptest::prelude::*;
 
 use super::*;
@@ -98,6 +101,47 @@ fn every_parameter_is_known_to_some_scheme_and_documented() {
         });
         assert_ne!(taken.count(), 0, "{name}");
     }
+}
+
+/// The commands of the ACL line in the documentation: `evalsha`, `script|load`, …
+fn allowed() -> BTreeSet<&'static str> {
+    let docs = include_str!("../docs.md");
+    let line = docs.split("```text").find(|part| part.contains("ACL SETUSER")).unwrap().split("```").next().unwrap();
+    line.split_whitespace().filter_map(|word| word.strip_prefix('+')).collect()
+}
+
+/// Every command that our code and our scripts name.
+fn used() -> BTreeSet<String> {
+    // The login's; the publishing words, which scripts are given as arguments; and EVALSHA, which is no `cmd`.
+    let mut used: BTreeSet<String> = ["select", "publish", "spublish", "evalsha"].map(str::to_owned).into();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    for file in std::fs::read_dir(&source).unwrap().chain(std::fs::read_dir(source.join("scripts")).unwrap()) {
+        let path = file.unwrap().path();
+        let (before, after) = match path.extension().and_then(|extension| extension.to_str()) {
+            Some("rs") => ("cmd(\"", '"'),
+            Some("lua") => ("call('", '\''),
+            _ => continue,
+        };
+        let text = std::fs::read_to_string(&path).unwrap();
+        let code = text.split("#[cfg(test)]").next().unwrap();
+        used.extend(code.split(before).skip(1).filter_map(|rest| Some(rest.split_once(after)?.0.to_lowercase())));
+    }
+    used.remove("sentinel"); // another server, another user
+    if used.remove("script") {
+        used.insert("script|load".to_owned());
+    }
+    if used.remove("cluster") {
+        used.extend(["cluster|slots", "cluster|info"].map(str::to_owned));
+    }
+    used
+}
+
+#[test]
+fn the_acl_line_has_every_command_that_is_used_and_no_other() {
+    let (allowed, used) = (allowed(), used());
+    let missing: Vec<_> = used.iter().filter(|command| !allowed.contains(command.as_str())).collect();
+    let idle: Vec<_> = allowed.iter().filter(|command| !used.contains(**command)).collect();
+    assert!(missing.is_empty() && idle.is_empty(), "the ACL line in docs.md lacks {missing:?} and has {idle:?} for nothing");
 }
 
 #[test]
