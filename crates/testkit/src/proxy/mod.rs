@@ -161,7 +161,11 @@ async fn serve(listener: std::net::TcpListener, shared: Arc<Shared>) {
         let refusing = shared.state().refusing;
         // Only a closed port refuses; that nobody else takes it meanwhile is what a reserved port is for.
         match (&listener, refusing) {
-            (Some(_), true) => listener = None,
+            (Some(open), true) => {
+                // A process that a test is just starting has a copy of the socket, so to close ours is not enough.
+                rustix::net::shutdown(open, rustix::net::Shutdown::Both).expect("it listens");
+                listener = None;
+            }
             (None, false) => listener = Some(TcpListener::bind(address).await.expect("the port is reserved")),
             _ => {}
         }

@@ -1,6 +1,6 @@
 //! Ports that stay ours, also while nobody listens on them.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{self, UnixListener};
 
@@ -30,8 +30,11 @@ impl Port {
             let name = net::SocketAddr::from_abstract_name(format!("tenure-testkit/port/{number}")).expect("a short name");
             // Reserved first and tried second: the other way round, two could find it free.
             let Ok(mine) = UnixListener::bind_addr(&name) else { continue };
-            if TcpListener::bind(("127.0.0.1", number)).is_ok() {
-                return Port { number, _mine: mine };
+            // To listen there ourselves would be a surer way to know, but a process that another thread is just starting
+            // inherits the socket, and then the port stays taken for a moment.
+            let port = Port { number, _mine: mine };
+            if TcpStream::connect(port.address()).is_err() {
+                return port;
             }
         }
     }
