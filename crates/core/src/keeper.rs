@@ -102,7 +102,8 @@ impl Keeper {
         let runtime = own.as_ref().map_or_else(Handle::current, |own| own.handle().clone());
         let (table, wake) = (Mutex::default(), Notify::new());
         let shared = Arc::new(Shared { backend, environment, table, wake, doubts: AtomicU64::new(0), runtime, jobs });
-        shared.backend.attach(News(Arc::downgrade(&shared)));
+        let listener: Weak<dyn Listener> = Arc::downgrade(&(Arc::clone(&shared) as Arc<dyn Listener>));
+        shared.backend.attach(News(listener));
         let keeping = keep(Arc::clone(&shared), inbox);
         match own {
             None => drop(shared.runtime.spawn(keeping)),
@@ -215,20 +216,25 @@ impl Shared {
 
 /// Where a backend reports what its store says unasked. Cheap to clone; does nothing once the client is gone.
 #[derive(Clone)]
-pub struct News(Weak<Shared>);
+pub struct News(Weak<dyn Listener>);
 
 impl News {
+    /// For whoever stands between a backend and its keeper.
+    pub(crate) fn to(listener: Weak<dyn Listener>) -> Self {
+        News(listener)
+    }
+
     /// Somebody asks the holder of this claim to let go.
     pub fn asked(&self, id: ClaimId, ask: Ask) {
-        for hold in self.holds(id) {
-            hold.told(ask.clone());
+        if let Some(listener) = self.0.upgrade() {
+            listener.asked(id, ask);
         }
     }
 
     /// The store says that this claim is not held any more.
     pub fn lost(&self, id: ClaimId) {
-        for hold in self.holds(id) {
-            hold.step(|shown| shown.state.refused());
+        if let Some(listener) = self.0.upgrade() {
+            listener.lost(id);
         }
     }
 
@@ -240,10 +246,43 @@ impl News {
     /// A hold whose renewal is off or at its cap is renewed this once too, since somebody else may have been let in: its
     /// own window stays, but the store may keep its name closed for a ttl from then if nobody releases it.
     pub fn verify(&self) {
-        let Some(shared) = self.0.upgrade() else { return };
-        let now = shared.now();
-        let mut table = shared.table();
-        shared.doubts.fetch_add(1, Ordering::Relaxed);
+        if let Some(listener) = self.0.upgrade() {
+            listener.verify();
+        }
+    }
+
+    /// The keeper's runtime: a place for a backend's work in the background, which must not depend on the caller's. `None`
+    /// once the client is gone; what still runs there ends with it.
+    pub fn runtime(&self) -> Option<Handle> {
+        self.0.upgrade().and_then(|listener| listener.runtime())
+    }
+}
+
+/// Who hears the news: a keeper, or somebody who makes one store of several.
+pub(crate) trait Listener: Send + Sync {
+    fn asked(&self, id: ClaimId, ask: Ask);
+    fn lost(&self, id: ClaimId);
+    fn verify(&self);
+    fn runtime(&self) -> Option<Handle>;
+}
+
+impl Listener for Shared {
+    fn asked(&self, id: ClaimId, ask: Ask) {
+        for hold in self.holds_matching(id) {
+            hold.told(ask.clone());
+        }
+    }
+
+    fn lost(&self, id: ClaimId) {
+        for hold in self.holds_matching(id) {
+            hold.step(|shown| shown.state.refused());
+        }
+    }
+
+    fn verify(&self) {
+        let now = self.now();
+        let mut table = self.table();
+        self.doubts.fetch_add(1, Ordering::Relaxed);
         for (key, hold) in std::mem::take(&mut table.holds) {
             hold.step(|shown| shown.state.verify(now));
             match hold.phase_at(now) {
@@ -253,17 +292,11 @@ impl News {
         }
         table.wakes_at = Some(now);
         drop(table);
-        shared.wake.notify_one();
+        self.wake.notify_one();
     }
 
-    /// The keeper's runtime: a place for a backend's work in the background, which must not depend on the caller's. `None`
-    /// once the client is gone; what still runs there ends with it.
-    pub fn runtime(&self) -> Option<Handle> {
-        self.0.upgrade().map(|shared| shared.runtime.clone())
-    }
-
-    fn holds(&self, id: ClaimId) -> Vec<Arc<Hold>> {
-        self.0.upgrade().map(|shared| shared.holds_matching(id)).unwrap_or_default()
+    fn runtime(&self) -> Option<Handle> {
+        Some(self.runtime.clone())
     }
 }
 

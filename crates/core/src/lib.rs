@@ -5,6 +5,7 @@
 //! # Layout
 //!
 //! - [`backend`]: the contract with a store, and [`memory`], the smallest store to read
+//! - [`quorum`]: one store made of several, of which a majority decides
 //! - [`record`]: the whole lock algorithm on one name, pure; [`admit()`]: its entry rule
 //! - `hold`, `kept`, `keeper`: what happens to a grant after it was given; [`Guard`]: what the caller sees of it
 //! - `client`: from an ask to a guard; `kinds`: the seven kinds, thin words over one ask; [`Cell`]: the optimistic lock
@@ -26,6 +27,7 @@ mod kinds;
 pub mod memory;
 mod name;
 mod options;
+pub mod quorum;
 pub mod record;
 mod sequencer;
 mod url;

@@ -10,7 +10,7 @@
 //! the record's [`next_change`](Record::next_change).
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
@@ -18,8 +18,11 @@ use tokio::sync::Notify;
 
 use crate::backend::{Abilities, Backend, BoxFuture, Fencing, Finding, Level, Liveness, Reach, Waiting};
 use crate::keeper::News;
+use crate::quorum::Node;
 use crate::record::{Admission, ClientKey, Moment, Record, Wake};
-use crate::{Ask, Claim, ClaimId, Clock, Grant, Instant, Kind, LockName, Mode, Renewal, Result, Token, View, Wait};
+use crate::{
+    Ask, Claim, ClaimId, Clock, Error, ErrorKind, Grant, Instant, Kind, LockName, Mode, Renewal, Result, Token, View, Wait,
+};
 
 /// A store in this process's memory: for tests, and for tasks and threads of one process.
 ///
@@ -45,6 +48,10 @@ struct Store {
     floor: AtomicU64,
     changed: Notify,
     next_client: AtomicU64,
+    /// Tells one store from another, for a quorum.
+    number: u64,
+    /// Has no vote in a quorum.
+    dark: AtomicBool,
 }
 
 #[derive(Default)]
@@ -89,12 +96,15 @@ impl Memory {
 
     /// A store on another clock, for simulations.
     pub fn with_clock(clock: Clock) -> Self {
+        static STORES: AtomicU64 = AtomicU64::new(0);
         Memory(Arc::new(Store {
             clock,
             names: Mutex::default(),
             floor: AtomicU64::new(0),
             changed: Notify::new(),
             next_client: AtomicU64::new(1),
+            number: STORES.fetch_add(1, Ordering::Relaxed),
+            dark: AtomicBool::new(false),
         }))
     }
 
@@ -113,8 +123,34 @@ impl Memory {
 
     /// A backend for one client.
     pub fn backend(&self) -> impl Backend + use<> {
+        self.client()
+    }
+
+    /// The same as a node of a quorum.
+    pub fn node(&self) -> Arc<dyn Node> {
+        Arc::new(self.client())
+    }
+
+    fn client(&self) -> MemoryBackend {
         let client = self.0.next_client.fetch_add(1, Ordering::Relaxed);
         MemoryBackend { store: Arc::clone(&self.0), client }
+    }
+
+    /// Forgets everything, as a server without a disk does when it restarts: who waits is told, whoever holds is in doubt.
+    pub fn forget(&self) {
+        let mut names = self.0.lock();
+        let sleepers = std::mem::take(&mut *names);
+        self.0.floor.store(0, Ordering::Relaxed);
+        names.clients.clone_from(&sleepers.clients);
+        drop(names);
+        sleepers.waiting.values().for_each(|sleeper| sleeper.bed.bell.notify_one());
+        self.0.changed.notify_waiters();
+        sleepers.clients.values().for_each(News::verify);
+    }
+
+    /// Takes its vote in a quorum away, or gives it back.
+    pub fn be_dark(&self, dark: bool) {
+        self.0.dark.store(dark, Ordering::Relaxed);
     }
 
     /// How many names, waiters and cells the store has right now: what "nothing is left behind" is measured by.
@@ -237,7 +273,7 @@ impl MemoryBackend {
         answer
     }
 
-    async fn wait_in_line(&self, claim: &Claim, wait: Wait, bed: Arc<Bed>) -> Option<Grant> {
+    async fn wait_in_line(&self, claim: &Claim, wait: Wait, bed: Arc<Bed>) -> Result<Option<Grant>> {
         let (store, clock) = (&*self.store, self.store.clock);
         let place = Place { store, claim };
         let deadline = wait.deadline(clock.now());
@@ -250,12 +286,15 @@ impl MemoryBackend {
             }
             if let Some(grant) = bed.grant().take() {
                 std::mem::forget(place); // the claim is the caller's now
-                return Some(grant);
+                return Ok(Some(grant));
+            }
+            if !store.lock().waiting.contains_key(&claim.id) && bed.grant().is_none() {
+                return Err(Error::new(ErrorKind::Unavailable, "the store forgot who waits"));
             }
             // Somebody's time is up: a holder's, then whoever is next is woken by this very sweep; or our own.
             store.with(&claim.name, |record, at, woken| record.sweep(at, woken));
             if clock.now() >= deadline && bed.grant().is_none() {
-                return None;
+                return Ok(None);
             }
         }
     }
@@ -287,7 +326,7 @@ impl Backend for MemoryBackend {
         Box::pin(async move {
             match self.ask_for(claim, wait)? {
                 Ok(answer) => Ok(answer),
-                Err(bed) => Ok(self.wait_in_line(claim, wait, bed).await),
+                Err(bed) => self.wait_in_line(claim, wait, bed).await,
             }
         })
     }
@@ -409,6 +448,32 @@ impl Backend for MemoryBackend {
     fn examine(&self) -> BoxFuture<'_, Result<Vec<Finding>>> {
         let says = "locks are shared by the tasks and threads of this process, and end with it".to_owned();
         Box::pin(async move { Ok(vec![Finding { level: Level::Good, what: "reach".to_owned(), says }]) })
+    }
+}
+
+impl Node for MemoryBackend {
+    fn raise<'a>(&'a self, name: &'a LockName, at_least: Token) -> BoxFuture<'a, Result<Token>> {
+        Box::pin(async move {
+            let mut names = self.store.lock();
+            Ok(match names.records.get_mut(name) {
+                Some(record) => {
+                    record.last = record.last.max(at_least);
+                    record.last
+                }
+                None => Token::new(self.store.floor.fetch_max(at_least.get(), Ordering::Relaxed)).max(at_least),
+            })
+        })
+    }
+
+    fn vote(&self) -> Result<()> {
+        if self.store.dark.load(Ordering::Relaxed) {
+            return Err(Error::new(ErrorKind::Unavailable, "it may have forgotten, and has no vote for a while"));
+        }
+        Ok(())
+    }
+
+    fn identity(&self) -> String {
+        format!("memory {}", self.store.number)
     }
 }
 

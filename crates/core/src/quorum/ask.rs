@@ -1,0 +1,234 @@
+//! Asking for a claim: rounds, each of which wins a majority or gives everything back.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::timeout;
+
+use super::ballot::Ballot;
+use super::claims::Filling;
+use super::{Members, keep};
+use crate::{Claim, Error, Grant, Instant, Result, Token, Wait};
+
+/// Grants the claim, or waits for it in line at every node.
+pub(super) async fn acquire(members: &Arc<Members>, claim: &Claim, wait: Wait) -> Result<Option<Grant>> {
+    let (clock, environment) = (members.clock(), &members.settings.environment);
+    let deadline = wait.deadline(clock.now());
+    let mut bound = members.limit();
+    for number in 0.. {
+        let mut round = Round::begin(members, members.claims.begin(claim, number), wait, deadline);
+        if let Some(grant) = round.run().await? {
+            return Ok(Some(grant)); // an error leaves the round noted: the caller's release must find it
+        }
+        let latest = round.give_up().await;
+        if wait == Wait::No || clock.now() >= deadline {
+            members.claims.forget(latest.id);
+            break;
+        }
+        let nap = environment.between(Duration::ZERO, bound);
+        clock.sleep_until(deadline.min(clock.now() + nap)).await;
+        bound = (bound * 2).min(members.limit() * LONGEST_PAUSE);
+    }
+    Ok(None)
+}
+
+/// Pauses between rounds are at most so many times a node's limit.
+const LONGEST_PAUSE: u32 = 16;
+
+/// One round: one id, asked for at every node.
+struct Round<'a> {
+    members: &'a Arc<Members>,
+    claim: Arc<Claim>,
+    wait: Wait,
+    deadline: Instant,
+    ballot: Ballot<Result<Option<Grant>>>,
+    votes: Vec<Vote>,
+    /// When the votes began to come: a majority has to follow soon.
+    first: Option<Instant>,
+}
+
+enum Vote {
+    Open,
+    Granted(Grant),
+    Refused,
+    Failed(Error),
+}
+
+impl<'a> Round<'a> {
+    fn begin(members: &'a Arc<Members>, claim: Claim, wait: Wait, deadline: Instant) -> Self {
+        let many = members.nodes.len();
+        let votes = (0..many).map(|_| Vote::Open).collect();
+        let (claim, ballot) = (Arc::new(claim), Ballot::new(many));
+        let mut round = Round { members, claim, wait, deadline, ballot, votes, first: None };
+        (0..many).for_each(|node| round.ask(node, Duration::ZERO));
+        round
+    }
+
+    /// Asks one node, after a pause where it failed before. Asking twice with one id is one ask.
+    fn ask(&mut self, node: usize, pause: Duration) {
+        let (members, claim) = (Arc::clone(self.members), Arc::clone(&self.claim));
+        let (wait, deadline, clock) = (self.wait, self.deadline, self.members.clock());
+        let question = async move {
+            if !pause.is_zero() {
+                clock.sleep_until(clock.now() + pause).await;
+            }
+            let node = &members.nodes[node];
+            node.vote()?;
+            match wait {
+                Wait::No => {
+                    timeout(members.limit(), node.acquire(&claim, wait)).await.unwrap_or_else(|_| Err(members.no_answer()))
+                }
+                _ => node.acquire(&claim, wait.left(deadline, clock.now())).await,
+            }
+        };
+        self.ballot.ask(node, Box::pin(question));
+    }
+
+    /// The grant, or `None` once a majority is out of reach.
+    async fn run(&mut self) -> Result<Option<Grant>> {
+        let (clock, limit) = (self.members.clock(), self.members.limit());
+        let begun = clock.now();
+        let mut decide_by = self.deadline + limit;
+        loop {
+            let answers = tokio::select! {
+                biased;
+                answers = self.ballot.answers() => answers,
+                () = clock.sleep_until(decide_by) => break,
+            };
+            for (node, answer) in answers {
+                self.count(node, answer);
+            }
+            let failed = self.votes.iter().filter(|vote| matches!(vote, Vote::Failed(_))).count();
+            let refused = self.votes.iter().filter(|vote| matches!(vote, Vote::Refused)).count();
+            if failed > self.members.spare() {
+                return Err(self.failure(self.members.nodes.len() - failed, "answered"));
+            }
+            let (now, granted) = (clock.now(), self.granted().count());
+            if failed + refused > self.members.spare() || granted + failed + refused == self.votes.len() {
+                break;
+            }
+            if granted >= self.members.majority() {
+                // The others have as long again: what all agree on from the start needs no mending later.
+                let took = now.since(begun).min(now.since(self.first.unwrap_or(now)).max(A_MOMENT));
+                decide_by = decide_by.min(now + took.min(limit));
+            } else if self.first.is_none() && granted > 0 {
+                self.first = Some(now);
+                decide_by = decide_by.min(now + limit);
+            }
+        }
+        if self.granted().count() < self.members.majority() { Ok(None) } else { self.won().await }
+    }
+
+    fn count(&mut self, node: usize, answer: Result<Option<Grant>>) {
+        // A node that lost its voice while it was asked may have forgotten whom it let in before.
+        let answer = answer.and_then(|answer| self.members.nodes[node].vote().map(|()| answer));
+        self.votes[node] = match answer {
+            Ok(Some(grant)) => Vote::Granted(grant),
+            Ok(None) => Vote::Refused,
+            Err(error) => {
+                if self.wait != Wait::No && error.is_transient() {
+                    self.ask(node, self.members.limit() * 2); // it may come back while others keep us waiting
+                }
+                Vote::Failed(error)
+            }
+        };
+    }
+
+    fn granted(&self) -> impl Iterator<Item = (usize, Grant)> + '_ {
+        self.votes.iter().enumerate().filter_map(|(node, vote)| match vote {
+            Vote::Granted(grant) => Some((node, *grant)),
+            _ => None,
+        })
+    }
+
+    /// A majority granted it: is there time left, and do enough nodes know its token?
+    async fn won(&mut self) -> Result<Option<Grant>> {
+        let until = keep::until(self.members, self.granted().map(|(_, grant)| grant.until)).expect("a majority granted it");
+        let token = self.granted().map(|(_, grant)| grant.token).max().expect("a majority granted it");
+        if self.members.settings.fencing {
+            raise(self.members, &self.claim, self.granted().map(|(node, grant)| (node, grant.token)).collect(), token)
+                .await?;
+        }
+        let least = self.claim.ttl.min(self.claim.handover_ttl) / 10;
+        if until <= self.members.clock().now() + least {
+            return Ok(None); // it took so long that the caller would have no time to do anything, or even to renew
+        }
+        self.members.claims.granted(self.claim.id, self.granted().map(|(node, _)| node), token);
+        self.fill();
+        Ok(Some(Grant { token, until }))
+    }
+
+    /// Leaves the answers that are still out to the background, so that late nodes vote too.
+    fn fill(&mut self) {
+        let late: Vec<usize> = self.ballot.waiting_for().collect();
+        let Some(runtime) = self.members.runtime().filter(|_| !late.is_empty()) else { return };
+        let mut ballot = std::mem::replace(&mut self.ballot, Ballot::new(self.votes.len()));
+        let (members, claim) = (Arc::clone(self.members), Arc::clone(&self.claim));
+        let runs = Arc::new(tokio::sync::Mutex::new(()));
+        let running = Arc::clone(&runs).try_lock_owned().expect("nobody else knows it yet");
+        let task = runtime.spawn(async move {
+            while !ballot.is_complete() {
+                for (node, answer) in ballot.answers().await {
+                    // A grant made to a waiter is short; the keeper's next renewal may be far away.
+                    if let Ok(Some(_)) = answer
+                        && let Some(Ok(crate::Renewal::Held { .. })) =
+                            members.nodes[node].renew(std::slice::from_ref(&*claim)).await.pop()
+                    {
+                        members.claims.vote(claim.id, node, true);
+                    }
+                }
+            }
+            drop(running);
+        });
+        self.members.claims.fills(self.claim.id, Filling { task: task.abort_handle(), runs });
+    }
+
+    /// Gives back what this round has or may have: wherever the answer was not a plain no.
+    async fn give_up(self) -> Claim {
+        let unused = Claim { min_hold: Duration::ZERO, ..(*self.claim).clone() };
+        drop(self.ballot); // first, so that nothing is asked for any more
+        let nodes: Vec<usize> = (0..self.votes.len()).filter(|node| !matches!(self.votes[*node], Vote::Refused)).collect();
+        keep::end(self.members, &unused, &nodes, None).await;
+        unused
+    }
+
+    fn failure(&mut self, did: usize, what: &str) -> Error {
+        let votes = std::mem::take(&mut self.votes).into_iter().enumerate();
+        let failures = votes.filter_map(|(node, vote)| match vote {
+            Vote::Failed(error) => Some((node, error)),
+            _ => None,
+        });
+        self.members.too_few(did, what, failures)
+    }
+}
+
+/// The least that timers can do.
+const A_MOMENT: Duration = Duration::from_millis(1);
+
+/// Has a majority know the token, so that whoever comes next, with a majority of its own, gets a higher one. A node that
+/// gave it knows it.
+pub(super) async fn raise(members: &Arc<Members>, claim: &Claim, given: Vec<(usize, Token)>, token: Token) -> Result<()> {
+    let knows = |node: usize| given.iter().any(|(by, given)| *by == node && *given == token);
+    let mut known = (0..members.nodes.len()).filter(|node| knows(*node)).count();
+    let mut ballot = Ballot::new(members.nodes.len());
+    for place in (0..members.nodes.len()).filter(|node| !knows(*node)) {
+        let (node, name, members) = (Arc::clone(&members.nodes[place]), claim.name.clone(), Arc::clone(members));
+        let question = async move {
+            timeout(members.limit(), node.raise(&name, token)).await.unwrap_or_else(|_| Err(members.no_answer()))
+        };
+        ballot.ask(place, Box::pin(question));
+    }
+    let mut failures = Vec::new();
+    while known < members.majority() {
+        if ballot.is_complete() {
+            return Err(members.too_few(known, "took over the token", failures));
+        }
+        for (node, answer) in ballot.answers().await {
+            match answer {
+                Ok(counter) => known += usize::from(counter >= token),
+                Err(error) => failures.push((node, error)),
+            }
+        }
+    }
+    Ok(())
+}

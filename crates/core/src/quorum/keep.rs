@@ -1,0 +1,217 @@
+//! What happens to a claim that a majority granted: renewal, conversion, and the end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::timeout;
+
+use super::Members;
+use super::ask::raise;
+use super::ballot::Ballot;
+use crate::{Ask, Claim, ClaimId, Grant, Instant, Mode, Renewal, Result, Token};
+
+/// The moment at which the votes that are still good cease to be a majority: `None` if they are none now.
+pub(super) fn until(members: &Members, votes: impl IntoIterator<Item = Instant>) -> Option<Instant> {
+    let mut ends: Vec<Instant> = votes.into_iter().collect();
+    ends.sort_unstable_by(|a, b| b.cmp(a));
+    ends.get(members.majority() - 1).copied()
+}
+
+/// The votes on one claim's renewal.
+#[derive(Default)]
+struct Tally {
+    held: Vec<Instant>,
+    lost: usize,
+    failed: Vec<(usize, crate::Error)>,
+    asked: Option<Ask>,
+}
+
+impl Tally {
+    fn count(&mut self, node: usize, answer: Option<Result<Renewal>>) {
+        match answer {
+            Some(Ok(Renewal::Held { until, asked })) => {
+                self.held.push(until);
+                self.asked = self.asked.take().or(asked);
+            }
+            Some(Ok(Renewal::Lost)) => self.lost += 1,
+            Some(Err(error)) => self.failed.push((node, error)),
+            None => self.failed.push((node, crate::Error::new(crate::ErrorKind::Backend, "it left out an answer"))),
+        }
+    }
+
+    fn is_decided(&self, members: &Members) -> bool {
+        self.held.len() >= members.majority() || self.lost > members.spare()
+    }
+
+    fn result(self, members: &Members) -> Result<Renewal> {
+        match until(members, self.held.iter().copied()) {
+            Some(until) => Ok(Renewal::Held { until, asked: self.asked }),
+            None if self.lost > members.spare() => Ok(Renewal::Lost),
+            None => Err(members.too_few(self.held.len(), "renewed it", self.failed)),
+        }
+    }
+}
+
+/// Renews a batch at every node at once. Answers as soon as every claim is decided; a node that is late by then goes on in
+/// the background, since a vote that is not renewed is lost.
+pub(super) async fn renew(members: &Arc<Members>, claims: &[Claim]) -> Vec<Result<Renewal>> {
+    let clock = members.clock();
+    let claims: Arc<[Claim]> = claims.iter().map(|claim| members.claims.latest(claim)).collect();
+    let begun = clock.now();
+    let mut ballot = Ballot::of(members.nodes.len(), |node| {
+        let (node, claims) = (Arc::clone(&members.nodes[node]), Arc::clone(&claims));
+        Box::pin(async move { node.renew(&claims).await })
+    });
+    let mut tallies: Vec<Tally> = claims.iter().map(|_| Tally::default()).collect();
+    let mut decide_by = Instant::NEVER;
+    while !ballot.is_complete() {
+        let answers = tokio::select! {
+            biased;
+            answers = ballot.answers() => answers,
+            () = clock.sleep_until(decide_by) => break,
+        };
+        for (node, answers) in answers {
+            let mut answers = note(members, &claims, node, answers).into_iter();
+            tallies.iter_mut().for_each(|tally| tally.count(node, answers.next()));
+        }
+        if decide_by == Instant::NEVER && tallies.iter().all(|tally| tally.is_decided(members)) {
+            let now = clock.now();
+            decide_by = now + now.since(begun).min(members.limit());
+        }
+    }
+    if let Some(runtime) = members.runtime().filter(|_| !ballot.is_complete()) {
+        let (members, patience) = (Arc::clone(members), claims.iter().map(|claim| claim.ttl).min().unwrap_or_default() / 6);
+        runtime.spawn(timeout(patience, async move {
+            while !ballot.is_complete() {
+                for (node, answers) in ballot.answers().await {
+                    note(&members, &claims, node, answers);
+                }
+            }
+        }));
+    }
+    tallies.into_iter().map(|tally| tally.result(members)).collect()
+}
+
+/// Notes which of the claims a node holds.
+fn note(members: &Members, claims: &[Claim], node: usize, answers: Vec<Result<Renewal>>) -> Vec<Result<Renewal>> {
+    for (claim, answer) in claims.iter().zip(&answers) {
+        if let Ok(renewal) = answer {
+            members.claims.vote(claim.id, node, *renewal != Renewal::Lost);
+        }
+    }
+    answers
+}
+
+/// Ends the claim at every node. Ok once a majority confirmed it: nobody can have it then, and whoever comes next finds
+/// enough nodes free.
+pub(super) async fn release(members: &Arc<Members>, claim: &Claim) -> Result<()> {
+    if let Some(filling) = members.claims.stop_filling(claim.id) {
+        drop(filling.lock().await); // nothing is asked for any more
+    }
+    let latest = members.claims.latest(claim);
+    let nodes: Vec<usize> = (0..members.nodes.len()).collect();
+    let failures = end(members, &latest, &nodes, Some(latest.id)).await;
+    let confirmed = members.nodes.len() - failures.len();
+    if confirmed >= members.majority() { Ok(()) } else { Err(members.too_few(confirmed, "confirmed the release", failures)) }
+}
+
+/// Ends what a claim left at these nodes, and says which did not confirm it: those hear it again in the background.
+/// `forget` is forgotten when all is done.
+pub(super) async fn end(
+    members: &Arc<Members>,
+    claim: &Claim,
+    nodes: &[usize],
+    forget: Option<ClaimId>,
+) -> Vec<(usize, crate::Error)> {
+    let claim = Arc::new(claim.clone());
+    let mut ballot = Ballot::new(members.nodes.len());
+    for node in nodes {
+        let (claim, members, place) = (Arc::clone(&claim), Arc::clone(members), *node);
+        let question = async move {
+            let answer = timeout(members.limit(), members.nodes[place].release(&claim)).await;
+            answer.unwrap_or_else(|_| Err(members.no_answer()))
+        };
+        ballot.ask(place, Box::pin(question));
+    }
+    let forgetting = forget.map(|id| Arc::new(Forgetting { members: Arc::clone(members), id }));
+    let answers = ballot.all().await;
+    let failures: Vec<_> =
+        answers.into_iter().filter_map(|(node, answer)| answer.err().map(|error| (node, error))).collect();
+    for (node, _) in &failures {
+        if let Some(runtime) = members.runtime() {
+            runtime.spawn(insist(Arc::clone(members), *node, Arc::clone(&claim), forgetting.clone()));
+        }
+    }
+    failures
+}
+
+/// Forgets a claim when the last ending of it is done.
+struct Forgetting {
+    members: Arc<Members>,
+    id: ClaimId,
+}
+
+impl Drop for Forgetting {
+    fn drop(&mut self) {
+        self.members.claims.forget(self.id);
+    }
+}
+
+/// Tells one node that a claim is over until it confirms that, or must have forgotten it by itself.
+async fn insist(members: Arc<Members>, node: usize, claim: Arc<Claim>, _forgets: Option<Arc<Forgetting>>) {
+    let clock = members.clock();
+    let forgotten = clock.now() + claim.ttl + claim.lock_delay + claim.min_hold;
+    let mut pause = members.limit();
+    while clock.now() < forgotten {
+        let nap = members.settings.environment.between(pause / 2, pause);
+        clock.sleep_until(clock.now() + nap).await;
+        // Longer than the limit: nobody waits for it, and a node that is only slow should be able to confirm.
+        if let Ok(Ok(())) = timeout(members.limit() * 4, members.nodes[node].release(&claim)).await {
+            return;
+        }
+        pause = (pause * 2).min(Duration::from_secs(1));
+    }
+}
+
+/// Changes the mode at every node at once, if a majority can.
+pub(super) async fn convert(members: &Arc<Members>, claim: &Claim, to: Mode) -> Result<Option<Grant>> {
+    let claim = Arc::new(members.claims.latest(claim));
+    let mut grants: Vec<(usize, Grant)> = Vec::new();
+    let (mut refused, mut failures) = (0, Vec::new());
+    for (node, answer) in change(members, &claim, to).await {
+        // A node that may have forgotten other readers cannot say that this one is alone.
+        match answer.and_then(|answer| members.nodes[node].vote().map(|()| answer)) {
+            Ok(Some(grant)) => grants.push((node, grant)),
+            Ok(None) => refused += 1,
+            Err(error) => failures.push((node, error)),
+        }
+    }
+    let Some(until) = until(members, grants.iter().map(|(_, grant)| grant.until)) else {
+        if to == Mode::Exclusive {
+            change(members, &claim, Mode::Shared).await; // as it was: what cannot be reached stays stricter than need be
+        }
+        let cannot = refused > members.spare() || failures.is_empty();
+        return if cannot { Ok(None) } else { Err(members.too_few(grants.len(), &format!("made it {to}"), failures)) };
+    };
+    let highest: Token = grants.iter().map(|(_, grant)| grant.token).max().expect("a majority changed it");
+    if to == Mode::Exclusive && members.settings.fencing {
+        let given = grants.iter().map(|(node, grant)| (*node, grant.token)).collect();
+        if let Err(error) = raise(members, &claim, given, highest).await {
+            change(members, &claim, Mode::Shared).await;
+            return Err(error);
+        }
+    }
+    Ok(Some(Grant { token: members.claims.raise(claim.id, highest), until }))
+}
+
+/// Asks every node to change the mode, and waits for all, or their limit.
+async fn change(members: &Arc<Members>, claim: &Arc<Claim>, to: Mode) -> Vec<(usize, Result<Option<Grant>>)> {
+    let ballot = Ballot::of(members.nodes.len(), |node| {
+        let (members, claim) = (Arc::clone(members), Arc::clone(claim));
+        Box::pin(async move {
+            let answer = timeout(members.limit(), members.nodes[node].convert(&claim, to)).await;
+            answer.unwrap_or_else(|_| Err(members.no_answer()))
+        })
+    });
+    ballot.all().await
+}

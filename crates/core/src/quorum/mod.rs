@@ -1,0 +1,355 @@
+//! One store made of several: a claim is held while a majority of N independent nodes holds it (Redlock's algorithm, over
+//! any backend).
+//!
+//! # What it rests on
+//!
+//! Each node is a store of its own that knows nothing of the others and keeps its own promises: while it holds a claim for
+//! us, until the instant it gave, it holds no other for anybody. Two majorities share a node, so two claims cannot both
+//! have one at the same time. A vote's own `until` is [`Claim::window`] of an instant read before its request left: the
+//! ttl, less the time that passed, less 1 % for clocks of different speed, less the loss signal's margin. The quorum's is
+//! the moment at which the votes that are still good cease to be a majority: of N ends, sorted, the majority's last.
+//! Redlock's `validity = ttl − elapsed − drift` is this, for N requests that left together.
+//!
+//! It holds as long as clocks *run* alike, and no node forgets what it granted less than a ttl ago. A node that may have
+//! forgotten must say so in [`Node::vote`] until the longest ttl is over, and has no vote until then: "delayed restart",
+//! enforced.
+//!
+//! # How it asks
+//!
+//! All nodes at once, never one after the other. Whoever waits stands in line at every node, so that a release, which goes
+//! to all nodes at once, lets the next one in everywhere without anybody looking. Lines may be in different order, and then
+//! votes split: who has some votes and not within [`node_limit`](Settings::node_limit) a majority gives all of them back and
+//! stands in line anew after a random pause, whose bound doubles. Who has a majority goes on asking the other nodes in the
+//! background, so that a node that was late or split has the vote in the end.
+//!
+//! # Who can interleave with what
+//!
+//! - **Rounds.** A node never grants an id again that was released, so every round of an ask has an id of its own, made of
+//!   the claim's id and the round's number; what the caller says of the claim is said of its latest round. A request of an
+//!   earlier round that arrives late finds an id that was released, at a node that promised never to grant it again.
+//! - **An ask and its release.** The round is noted before its first request leaves: dropped anywhere, the release that the
+//!   caller owes reaches the right id. A release first ends the asking in the background, and only then speaks to nodes.
+//! - **Endings.** A node that did not confirm a release hears it again in the background until it does, or until it must
+//!   have forgotten the claim by itself.
+//! - **Votes.** A node that says "not held any more", asked or unasked, is a vote lost and never asked for it again by a
+//!   renewal; the hold is lost when a majority is out of reach, and a node without an answer is neither.
+//! - **Conversions.** To read is less than to write: a downgrade that reached some nodes only leaves the others stricter
+//!   than need be. An upgrade counts at a majority of nodes where the reader was alone; any other reader has a node in
+//!   common with that. With fewer it is taken back everywhere; what is not taken back keeps others out for a while, never
+//!   lets them in. A delayed upgrade that arrives after that does the same.
+//!
+//! # What it cannot do
+//!
+//! A fair mutex, since nodes may disagree on who came first. A semaphore: of two permits A and B can hold both of one node,
+//! B and C of the next, A and C of the third, and all three have two of three votes. Cells.
+//!
+//! # Tokens
+//!
+//! Each node counts for itself, so the highest token of a majority may be lower than one given before by another. With
+//! [`Settings::fencing`] the highest is written back to a majority before the grant returns: whoever comes next has one of
+//! those nodes in its own majority. It costs a round trip, and rests on nodes that do not lose their counters, or seed
+//! them from a clock that does not go back ([`Fencing::DataOrClock`]). `crates/sim/tests/models/quorum_token.rs` checks it,
+//! and finds what happens without the write-back.
+
+mod ask;
+mod ballot;
+mod claims;
+mod keep;
+mod look;
+
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+
+use self::claims::Claims;
+use crate::backend::{Abilities, Backend, BoxFuture, Fencing, Finding, Level, Liveness, Waiting};
+use crate::keeper::{Listener, News};
+use crate::options::within;
+use crate::{
+    Ask, Claim, ClaimId, Clock, Environment, Error, ErrorKind, Grant, Kind, LockName, Mode, Renewal, Result, Token, View,
+    Wait,
+};
+
+/// A store that can be one of several: beside the [`Backend`] contract it has a voice of its own.
+pub trait Node: Backend {
+    /// No token that this node gives for the name from now on is this low. The highest it has given or was told of.
+    ///
+    /// # Cancel safety
+    /// Dropped before it completes, the counter may or may not have been raised, which harms nobody.
+    fn raise<'a>(&'a self, name: &'a LockName, at_least: Token) -> BoxFuture<'a, Result<Token>>;
+
+    /// Whether its grants count right now; the error says why not. A node that may have forgotten holds it granted has no
+    /// vote until the longest ttl anybody may have asked for is over. Must not wait.
+    fn vote(&self) -> Result<()>;
+
+    /// What tells this server from any other: two nodes with one identity are one server, which would vote twice.
+    fn identity(&self) -> String;
+}
+
+/// How a [`Quorum`] asks its nodes.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Settings {
+    /// How long one node may take: for an answer, and to follow where others let a waiter in. Several round trips, and far
+    /// less than any ttl.
+    pub node_limit: Duration,
+    /// Whether tokens rise over all nodes together: the highest is written back to a majority before a grant returns.
+    pub fencing: bool,
+    /// Time and randomness.
+    pub environment: Environment,
+}
+
+impl Settings {
+    /// The longest [`node_limit`](Settings::node_limit).
+    pub const LONGEST_LIMIT: Duration = Duration::from_secs(5);
+}
+
+impl Default for Settings {
+    /// 50 ms, no fencing, the real world.
+    fn default() -> Self {
+        Settings { node_limit: Duration::from_millis(50), fencing: false, environment: Environment::real() }
+    }
+}
+
+/// A store made of an odd number of independent nodes, of which a majority decides.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> tenure_core::Result<()> {
+/// use tenure_core::quorum::{Node, Quorum, Settings};
+/// use tenure_core::{Client, memory::Memory};
+/// let stores: Vec<Memory> = (0..5).map(|_| Memory::new()).collect();
+/// let nodes = stores.iter().map(|store| store.node()).collect();
+/// let client = Client::new(Quorum::new(nodes, Settings::default())?)?;
+/// let guard = client.mutex("invoices")?.lock().await?;
+/// guard.release().await?;
+/// # Ok(()) }
+/// ```
+pub struct Quorum(Arc<Members>);
+
+/// The nodes and what is known of their votes: what requests in the background share with the backend.
+struct Members {
+    nodes: Vec<Arc<dyn Node>>,
+    settings: Settings,
+    claims: Claims,
+    news: OnceLock<News>,
+    /// What the nodes report to; theirs is a weak reference.
+    ears: OnceLock<Vec<Arc<dyn Listener>>>,
+}
+
+/// The kinds that a majority can decide.
+const KINDS: [Kind; 3] = [Kind::Mutex, Kind::RwLock, Kind::Election];
+
+impl Quorum {
+    /// A store made of these nodes: an odd number of them, at least three, each another server.
+    pub fn new(nodes: Vec<Arc<dyn Node>>, settings: Settings) -> Result<Self> {
+        let refuse = |what: String, hint: &str| Err(Error::new(ErrorKind::BadOption, what).with_hint(hint));
+        let many = nodes.len();
+        if many < 3 || many % 2 == 0 || many > claims::MOST_NODES {
+            let what = format!("a quorum has an odd number of nodes from 3 to {}, this one has {many}", claims::MOST_NODES);
+            return refuse(what, "An even number tolerates no more failures than one node less, and splits more votes");
+        }
+        for (place, node) in nodes.iter().enumerate() {
+            let twin = nodes[..place].iter().find(|other| other.identity() == node.identity());
+            if let Some(twin) = twin {
+                let what = format!("{} and {} are one server, which would vote twice", twin.describe(), node.describe());
+                return refuse(what, "Name every server once");
+            }
+            KINDS.iter().try_for_each(|kind| node.abilities().require(*kind))?;
+        }
+        within("a node's limit", settings.node_limit, Duration::from_millis(1), Settings::LONGEST_LIMIT)?;
+        let (claims, news, ears) = (Claims::default(), OnceLock::new(), OnceLock::new());
+        Ok(Quorum(Arc::new(Members { nodes, settings, claims, news, ears })))
+    }
+}
+
+impl Members {
+    fn majority(&self) -> usize {
+        self.nodes.len() / 2 + 1
+    }
+
+    /// How many nodes may fail or refuse without taking the majority away.
+    fn spare(&self) -> usize {
+        self.nodes.len() - self.majority()
+    }
+
+    fn clock(&self) -> Clock {
+        self.settings.environment.clock
+    }
+
+    fn limit(&self) -> Duration {
+        self.settings.node_limit
+    }
+
+    /// Where work in the background lives: the keeper's runtime; without a keeper, the caller's.
+    fn runtime(&self) -> Option<Handle> {
+        self.news.get().map_or_else(|| Handle::try_current().ok(), News::runtime)
+    }
+
+    /// The error when too few nodes did what was asked of them. What all of them refuse in earnest is said as one says it.
+    fn too_few(&self, did: usize, what: &str, failures: impl IntoIterator<Item = (usize, Error)>) -> Error {
+        let mut failures: Vec<(usize, Error)> = failures.into_iter().collect();
+        if !failures.is_empty() && failures.iter().all(|(_, error)| !error.is_transient()) {
+            return failures.swap_remove(0).1;
+        }
+        let said: Vec<String> =
+            failures.iter().map(|(node, error)| format!("{}: {error}", self.nodes[*node].describe())).collect();
+        let (many, needed) = (self.nodes.len(), self.majority());
+        let missing = if said.is_empty() { String::new() } else { format!(" ({})", said.join("; ")) };
+        Error::new(ErrorKind::Unavailable, format!("{did} of {many} nodes {what}, and {needed} must{missing}"))
+    }
+
+    fn no_answer(&self) -> Error {
+        Error::new(ErrorKind::Unavailable, format!("no answer within {:?}", self.limit()))
+    }
+}
+
+/// What a node says unasked, in the words of the caller's claim.
+struct Ear {
+    members: Weak<Members>,
+    node: usize,
+    news: News,
+}
+
+impl Listener for Ear {
+    fn asked(&self, id: ClaimId, ask: Ask) {
+        let caller = self.members.upgrade().and_then(|members| members.claims.caller(id));
+        caller.into_iter().for_each(|caller| self.news.asked(caller, ask.clone()));
+    }
+
+    fn lost(&self, id: ClaimId) {
+        let Some(members) = self.members.upgrade() else { return };
+        if let Some((caller, left)) = members.claims.vote(id, self.node, false)
+            && left < members.majority()
+        {
+            self.news.lost(caller);
+        }
+    }
+
+    fn verify(&self) {
+        self.news.verify(); // one node's doubt is one vote's: the renewals that follow count it
+    }
+
+    fn runtime(&self) -> Option<Handle> {
+        self.news.runtime()
+    }
+}
+
+impl Backend for Quorum {
+    fn abilities(&self) -> Abilities {
+        let nodes = || self.0.nodes.iter().map(|node| node.abilities());
+        let seeded = nodes().all(|node| node.fencing == Fencing::DataOrClock);
+        let counted = nodes().all(|node| node.fencing != Fencing::None);
+        Abilities {
+            store: "quorum",
+            kinds: &KINDS,
+            fencing: match (self.0.settings.fencing && counted, seeded) {
+                (true, true) => Fencing::DataOrClock,
+                (true, false) => Fencing::Data,
+                (false, _) => Fencing::None,
+            },
+            waiting: nodes().find(|node| node.waiting == Waiting::Polled).map_or(Waiting::Notified, |node| node.waiting),
+            liveness: Liveness::Lease,
+            reach: nodes().map(|node| node.reach).min().expect("there are nodes"),
+            cells: false,
+            shortest_ttl: nodes().map(|node| node.shortest_ttl).max().expect("there are nodes"),
+        }
+    }
+
+    fn describe(&self) -> String {
+        let nodes: Vec<String> = self.0.nodes.iter().map(|node| node.describe()).collect();
+        format!("a majority of {}", nodes.join(", "))
+    }
+
+    fn attach(&self, news: News) {
+        let ear = |node| Arc::new(Ear { members: Arc::downgrade(&self.0), node, news: news.clone() }) as Arc<dyn Listener>;
+        let ears = self.0.ears.get_or_init(|| (0..self.0.nodes.len()).map(ear).collect());
+        let _ = self.0.news.set(news.clone());
+        for (node, ear) in self.0.nodes.iter().zip(ears) {
+            node.attach(News::to(Arc::downgrade(ear)));
+        }
+    }
+
+    fn acquire<'a>(&'a self, claim: &'a Claim, wait: Wait) -> BoxFuture<'a, Result<Option<Grant>>> {
+        Box::pin(ask::acquire(&self.0, claim, wait))
+    }
+
+    fn renew<'a>(&'a self, claims: &'a [Claim]) -> BoxFuture<'a, Vec<Result<Renewal>>> {
+        Box::pin(keep::renew(&self.0, claims))
+    }
+
+    fn release<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<()>> {
+        Box::pin(keep::release(&self.0, claim))
+    }
+
+    fn convert<'a>(&'a self, claim: &'a Claim, to: Mode) -> BoxFuture<'a, Result<Option<Grant>>> {
+        Box::pin(keep::convert(&self.0, claim, to))
+    }
+
+    fn view<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<View>> {
+        Box::pin(look::view(&self.0, name))
+    }
+
+    fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a LockName>, limit: usize) -> BoxFuture<'a, Result<Vec<View>>> {
+        Box::pin(look::list(&self.0, prefix, after, limit))
+    }
+
+    fn watch<'a>(&'a self, name: &'a LockName, seen: &'a View) -> BoxFuture<'a, Result<View>> {
+        Box::pin(look::watch(&self.0, name, seen))
+    }
+
+    fn ask<'a>(&'a self, name: &'a LockName, ask: &'a Ask) -> BoxFuture<'a, Result<usize>> {
+        Box::pin(look::ask(&self.0, name, ask))
+    }
+
+    fn break_holds<'a>(&'a self, name: &'a LockName, only: Option<Token>) -> BoxFuture<'a, Result<usize>> {
+        Box::pin(look::break_holds(&self.0, name, only))
+    }
+
+    fn cell_get<'a>(&'a self, _: &'a LockName) -> BoxFuture<'a, Result<crate::Versioned>> {
+        Box::pin(async { Err(no_cells()) })
+    }
+
+    fn cell_set<'a>(&'a self, _: &'a LockName, _: u64, _: Option<&'a [u8]>) -> BoxFuture<'a, Result<Option<u64>>> {
+        Box::pin(async { Err(no_cells()) })
+    }
+
+    fn probe(&self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(look::probe(&self.0))
+    }
+
+    fn examine(&self) -> BoxFuture<'_, Result<Vec<Finding>>> {
+        Box::pin(async {
+            let mut findings = vec![self.0.who_votes()];
+            findings.extend(look::examine(&self.0).await);
+            Ok(findings)
+        })
+    }
+
+    fn close(&self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(look::close(&self.0))
+    }
+}
+
+impl Members {
+    fn who_votes(&self) -> Finding {
+        let silent: Vec<String> = self
+            .nodes
+            .iter()
+            .filter_map(|node| node.vote().err().map(|error| format!("{}: {error}", node.describe())))
+            .collect();
+        let (many, voting) = (self.nodes.len(), self.nodes.len() - silent.len());
+        let level = match voting {
+            _ if silent.is_empty() => Level::Good,
+            _ if voting >= self.majority() => Level::Warning,
+            _ => Level::Bad,
+        };
+        let why = if silent.is_empty() { String::new() } else { format!("; not {}", silent.join("; not ")) };
+        let says = format!("{voting} of {many} nodes vote, and {} must agree{why}", self.majority());
+        Finding { level, what: "votes".to_owned(), says }
+    }
+}
+
+fn no_cells() -> Error {
+    Error::new(ErrorKind::Unsupported, "a quorum has no cells: nodes that were not asked would have an older value")
+}
