@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use tenure::backend::Abilities;
-use tenure::{Error, ErrorKind, Kind, Result, blocking};
+use tenure::Kind;
 
 /// Where the table stands in the README.
 pub const BEGIN: &str = "<!-- abilities -->";
@@ -13,15 +13,15 @@ pub const BEGIN: &str = "<!-- abilities -->";
 pub const END: &str = "<!-- /abilities -->";
 
 /// The table, one row for each store of this build.
-pub fn table() -> Result<String> {
-    Ok(render(&stores()?))
+pub fn table() -> String {
+    render(&tenure::abilities())
 }
 
 /// Writes the table into the README, between its two markers.
 pub fn write(root: &Path) -> std::result::Result<(), Box<dyn std::error::Error>> {
     let path = root.join("README.md");
     let filled =
-        filled(&fs::read_to_string(&path)?, &table()?).ok_or_else(|| format!("README.md has no {BEGIN} … {END}"))?;
+        filled(&fs::read_to_string(&path)?, &table()).ok_or_else(|| format!("README.md has no {BEGIN} … {END}"))?;
     Ok(fs::write(&path, filled)?)
 }
 
@@ -36,26 +36,6 @@ fn filled(readme: &str, table: &str) -> Option<String> {
     let (before, rest) = readme.split_once(BEGIN)?;
     let (_, after) = rest.split_once(END)?;
     Some(format!("{before}{BEGIN}\n{table}{END}{after}"))
-}
-
-/// What every store of this build says of itself.
-fn stores() -> Result<Vec<Abilities>> {
-    let dir =
-        tempfile::tempdir().map_err(|error| Error::new(ErrorKind::Backend, "no temporary directory").with_source(error))?;
-    let mut stores: Vec<Abilities> = Vec::new();
-    for scheme in tenure::SCHEMES {
-        // A store that is a server needs one to be asked; those with a file or less are here at once.
-        let client = match *scheme {
-            "memory" => blocking::connect("memory://")?,
-            scheme => blocking::connect(format!("{scheme}://{}/table.db", dir.path().display()))?,
-        };
-        // A store may have several schemes.
-        if !stores.contains(client.abilities()) {
-            stores.push(client.abilities().clone());
-        }
-        client.close()?;
-    }
-    Ok(stores)
 }
 
 /// The kinds as users know them, each with the kind that a store must have for it.

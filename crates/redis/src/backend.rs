@@ -11,6 +11,18 @@ use tenure_core::{
 use crate::config::Settings;
 use crate::inner::Inner;
 
+/// What this store does, on one server, behind sentinels and in a cluster. Over Redlock it does less.
+pub const ABILITIES: Abilities = Abilities {
+    store: "redis",
+    kinds: &Kind::ALL,
+    fencing: Fencing::DataOrClock,
+    waiting: Waiting::Notified,
+    liveness: Liveness::Lease,
+    reach: Reach::Network,
+    cells: true,
+    shortest_ttl: MIN_TTL,
+};
+
 /// A client's end of a Redis: a single server, a master that sentinels watch over, or a cluster.
 ///
 /// ```no_run
@@ -52,16 +64,7 @@ impl Drop for Redis {
 
 impl Backend for Redis {
     fn abilities(&self) -> Abilities {
-        Abilities {
-            store: "redis",
-            kinds: &Kind::ALL,
-            fencing: Fencing::DataOrClock,
-            waiting: Waiting::Notified,
-            liveness: Liveness::Lease,
-            reach: Reach::Network,
-            cells: true,
-            shortest_ttl: MIN_TTL,
-        }
+        ABILITIES
     }
 
     fn describe(&self) -> String {

@@ -226,8 +226,15 @@ impl Listener for Ear {
         let reading = Reading { run_id: server.run_id.clone(), sent, then };
         let last = self.clocks().insert(to.clone(), reading);
         let forgot = last.is_some_and(|last| last.run_id != server.run_id);
-        // Another run of the server: it may have forgotten every hold. Each is in jeopardy until it was renewed.
-        if forgot && let Some(news) = self.news.get() {
+        if forgot {
+            self.moved(); // to another run of itself
+        }
+        self.silenced();
+    }
+
+    fn moved(&self) {
+        // Whoever has our holds now may never have heard of them: each is in jeopardy until it was renewed there.
+        if let Some(news) = self.news.get() {
             news.verify();
         }
         self.silenced();

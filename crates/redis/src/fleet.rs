@@ -17,7 +17,7 @@ use std::time::Duration;
 use redis::{Cmd, RedisResult, Value};
 use tenure_core::{Error, ErrorKind, Instant, Result};
 
-use crate::cluster::{self, SlotMap};
+use crate::cluster;
 use crate::config::{Address, Settings, Topology};
 use crate::error::{Failure, Fate, Next, explain, what_next};
 use crate::link::{Link, Listener, Live, jitter};
@@ -42,7 +42,7 @@ pub(crate) struct Answer {
     /// Read before the request left, the time that counts.
     pub(crate) sent: Instant,
     /// Who answered.
-    pub(crate) from: Address,
+    pub(crate) from: Arc<Node>,
     /// No other copy of the request can be on its way.
     pub(crate) clean: bool,
     /// How many replicas have it, where that was asked.
@@ -56,22 +56,17 @@ pub(crate) struct Fleet {
     /// Names this client's inboxes.
     client: String,
     listener: Arc<dyn Listener>,
+    /// Every server that was ever heard of.
     nodes: Mutex<HashMap<Address, Arc<Node>>>,
-    route: Mutex<Route>,
-    /// One at a time asks where the servers are.
-    finding: tokio::sync::Mutex<()>,
-}
-
-/// Where the servers are.
-enum Route {
-    /// One place, now known or not: a single server, or the sentinels' master.
-    One(Option<Address>),
-    /// A cluster's slots; `None` before they were asked for.
-    Slots(Option<SlotMap>),
+    /// Who has which bucket; `None` where that must be asked.
+    route: Mutex<Vec<Option<Arc<Node>>>>,
+    /// Who had which bucket when that was last asked. Also lets only one at a time ask.
+    last: tokio::sync::Mutex<Vec<Option<Address>>>,
 }
 
 /// One server.
 pub(crate) struct Node {
+    pub(crate) address: Address,
     asks: Link,
     keep: Link,
     synced: Link,
@@ -95,16 +90,16 @@ const STUCK_AFTER: Duration = Duration::from_millis(40);
 
 impl Fleet {
     pub(crate) fn new(settings: Arc<Settings>, listener: Arc<dyn Listener>, client: String) -> Self {
-        let (layout, route) = match &settings.topology {
-            Topology::Single(address) => (Layout::single(&settings.prefix), Route::One(Some(address.clone()))),
-            Topology::Cluster(_) => (Layout::cluster(&settings.prefix), Route::Slots(None)),
-            _ => (Layout::single(&settings.prefix), Route::One(None)),
+        let layout = match &settings.topology {
+            Topology::Cluster(_) => Layout::cluster(&settings.prefix),
+            _ => Layout::single(&settings.prefix),
         };
-        let (nodes, route, finding) = (Mutex::default(), Mutex::new(route), tokio::sync::Mutex::default());
-        Fleet { settings, layout, client, listener, nodes, route, finding }
+        let route = Mutex::new(layout.buckets().map(|_| None).collect());
+        let (nodes, last) = (Mutex::default(), tokio::sync::Mutex::default());
+        Fleet { settings, layout, client, listener, nodes, route, last }
     }
 
-    fn route(&self) -> MutexGuard<'_, Route> {
+    fn route(&self) -> MutexGuard<'_, Vec<Option<Arc<Node>>>> {
         self.route.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -128,21 +123,16 @@ impl Fleet {
             return Arc::clone(node);
         }
         let link = |inbox| Link::new(&self.settings, address.clone(), inbox, &self.listener);
-        let node = if self.is_cluster() {
-            Node { asks: link(None), keep: link(None), synced: link(None), ear: Some(link(None)) }
-        } else {
-            Node { asks: link(Some(self.inbox(0))), keep: link(None), synced: link(None), ear: None }
-        };
-        let node = Arc::new(node);
+        let (inbox, ear) = if self.is_cluster() { (None, Some(link(None))) } else { (Some(self.inbox(0)), None) };
+        let (asks, keep, synced) = (link(inbox), link(None), link(None));
+        let node = Arc::new(Node { address: address.clone(), asks, keep, synced, ear });
         nodes.insert(address.clone(), Arc::clone(&node));
         node
     }
 
-    fn known_address(&self, bucket: Bucket) -> Option<Address> {
-        match &*self.route() {
-            Route::One(address) => address.clone(),
-            Route::Slots(slots) => slots.as_ref()?.node_of(self.slot(bucket)).cloned(),
-        }
+    /// The server that has a bucket, if that is known.
+    pub(crate) fn known(&self, bucket: Bucket) -> Option<Arc<Node>> {
+        self.route()[usize::from(bucket)].clone()
     }
 
     fn slot(&self, bucket: Bucket) -> u16 {
@@ -151,28 +141,31 @@ impl Fleet {
 
     /// The server that has a bucket, asked for if that is not known.
     async fn node_of(&self, bucket: Bucket) -> Result<Arc<Node>, Failure> {
-        if let Some(address) = self.known_address(bucket) {
-            return Ok(self.node(&address));
+        if let Some(node) = self.known(bucket) {
+            return Ok(node);
         }
-        let _one_at_a_time = self.finding.lock().await;
-        if let Some(address) = self.known_address(bucket) {
-            return Ok(self.node(&address));
+        let mut last = self.last.lock().await;
+        if let Some(node) = self.known(bucket) {
+            return Ok(node); // somebody was faster
         }
-        let found = match &self.settings.topology {
-            Topology::Single(address) => Route::One(Some(address.clone())),
-            Topology::Sentinel { .. } => Route::One(Some(sentinel::master(&self.settings).await?)),
-            _ => Route::Slots(Some(cluster::discover(&self.settings, &self.seeds()).await?)),
-        };
-        *self.route() = found;
-        match self.known_address(bucket) {
-            Some(address) => Ok(self.node(&address)),
-            None => {
-                self.find_anew();
-                let what = format!("no server of the cluster has slot {}", self.slot(bucket));
-                let error = Error::new(ErrorKind::Unavailable, what).with_hint("CLUSTER INFO says what is missing");
-                Err(error.into())
+        let found: Vec<Option<Address>> = match &self.settings.topology {
+            Topology::Single(address) => vec![Some(address.clone())],
+            Topology::Sentinel { .. } => vec![Some(sentinel::master(&self.settings).await?)],
+            _ => {
+                let slots = cluster::discover(&self.settings, &self.seeds()).await?;
+                self.layout.buckets().map(|bucket| slots.node_of(self.slot(bucket)).cloned()).collect()
             }
+        };
+        *self.route() = found.iter().map(|address| address.as_ref().map(|address| self.node(address))).collect();
+        // Whoever has a bucket now may not know what its last server knew.
+        if !last.is_empty() && *last != found {
+            self.listener.moved();
         }
+        *last = found;
+        self.known(bucket).ok_or_else(|| {
+            let what = format!("no server of the cluster has slot {}", self.slot(bucket));
+            Error::new(ErrorKind::Unavailable, what).with_hint("CLUSTER INFO says what is missing").into()
+        })
     }
 
     /// Every server that was ever heard of: those of the URL may be gone by now.
@@ -187,29 +180,26 @@ impl Fleet {
 
     /// Forgets where the servers are: the next request asks.
     fn find_anew(&self) {
-        match &mut *self.route() {
-            Route::One(_) if matches!(self.settings.topology, Topology::Single(_)) => {}
-            Route::One(address) => *address = None,
-            Route::Slots(slots) => *slots = None,
+        if !matches!(self.settings.topology, Topology::Single(_)) {
+            self.route().fill(None);
         }
     }
 
     /// A server said that another one has this slot.
     fn moved(&self, slot: u16, to: &Address) {
-        if let Route::Slots(Some(slots)) = &mut *self.route() {
-            slots.moved(slot, to.clone());
+        let node = self.node(to);
+        for (bucket, place) in self.layout.buckets().zip(&mut *self.route()) {
+            if self.slot(bucket) == slot {
+                *place = Some(Arc::clone(&node));
+            }
         }
+        self.listener.moved();
     }
 
     /// Connects to the server of one bucket: to learn early what is wrong.
     pub(crate) async fn reach(&self, bucket: Bucket) -> Result<Arc<Live>, Failure> {
         let node = self.node_of(bucket).await?;
         node.asks.live().await.inspect_err(|_| self.find_anew())
-    }
-
-    /// The address of the server of one bucket, if it is known.
-    pub(crate) fn address(&self, bucket: Bucket) -> Option<Address> {
-        self.known_address(bucket)
     }
 
     /// Listens to the inbox of a bucket. On a single server the connection for asks does so by itself.
@@ -238,8 +228,7 @@ impl Fleet {
 
     /// Whether the inbox of a bucket is being listened to, as far as we know.
     pub(crate) fn is_listening(&self, bucket: Bucket) -> bool {
-        let Some(address) = self.known_address(bucket) else { return false };
-        let node = self.node(&address);
+        let Some(node) = self.known(bucket) else { return false };
         let live = node.ear.as_ref().unwrap_or(&node.asks).open();
         live.is_some_and(|live| node.ear.is_none() || live.listens.try_lock().is_ok_and(|listens| listens.contains(&bucket)))
     }
@@ -266,7 +255,8 @@ impl Fleet {
             std::mem::forget(under_way);
             let error = match outcome {
                 Ok((value, replicas)) => {
-                    return Ok(Answer { value, sent, from: link.address.clone(), clean: true, replicas });
+                    let from = Arc::clone(&node);
+                    return Ok(Answer { value, sent, from, clean: true, replicas });
                 }
                 Err(error) => error,
             };
@@ -321,27 +311,27 @@ impl Fleet {
         command: &Cmd,
         patience: Duration,
     ) -> Result<Answer, Failure> {
-        let deadline = Instant::now() + patience;
-        let (mut clean, mut pause) = (true, Duration::from_millis(10));
-        let mut last: Option<Failure> = None;
+        let mut patience = Patience::new(patience);
         loop {
-            let left = deadline.since(Instant::now());
-            match tokio::time::timeout(left, self.call(lane, bucket, script, command)).await {
-                Ok(Ok(answer)) => return Ok(Answer { clean, ..answer }),
-                Ok(Err(failure)) => {
-                    clean &= failure.fate == Fate::Refused;
-                    let nap = jitter(pause);
-                    if failure.next == Next::Fatal || Instant::now() + nap >= deadline {
-                        return Err(failure);
-                    }
-                    last = Some(failure);
-                    tokio::time::sleep(nap).await;
-                    pause = (pause * 2).min(Duration::from_millis(500));
-                }
-                Err(_) => {
-                    let silent = || self.silent(bucket, patience);
-                    return Err(Failure { fate: Fate::Unknown, ..last.unwrap_or_else(silent) });
-                }
+            match tokio::time::timeout(patience.left(), self.call(lane, bucket, script, command)).await {
+                Ok(Ok(answer)) => return Ok(Answer { clean: patience.clean, ..answer }),
+                Ok(Err(failure)) => patience.after(failure).await?,
+                Err(_) => return Err(patience.over(|limit| self.silent(bucket, limit))),
+            }
+        }
+    }
+
+    /// Listens to the inbox of a bucket, tried again while there is patience.
+    ///
+    /// # Cancel safety
+    /// Dropped, it may or may not be listened to.
+    pub(crate) async fn insist_on_listening(&self, bucket: Bucket, patience: Duration) -> Result<(), Failure> {
+        let mut patience = Patience::new(patience);
+        loop {
+            match tokio::time::timeout(patience.left(), self.listen(bucket)).await {
+                Ok(Ok(())) => return Ok(()),
+                Ok(Err(failure)) => patience.after(failure).await?,
+                Err(_) => return Err(patience.over(|limit| self.silent(bucket, limit))),
             }
         }
     }
@@ -363,10 +353,50 @@ impl Fleet {
 
     /// Nobody answered.
     pub(crate) fn silent(&self, bucket: Bucket, patience: Duration) -> Failure {
-        let whom = self.known_address(bucket).map_or_else(|| self.settings.describe(), |address| address.to_string());
+        let whom = self.known(bucket).map_or_else(|| self.settings.describe(), |node| node.address.to_string());
         let what = format!("{whom} did not answer within {patience:?}");
         let error = Error::new(ErrorKind::Unavailable, what).with_hint("Is the server up, and the way to it?");
         Failure { next: Next::Broken, fate: Fate::Unknown, error }
+    }
+}
+
+/// How long it is worth trying, and what came of it so far.
+struct Patience {
+    limit: Duration,
+    deadline: Instant,
+    pause: Duration,
+    /// No try so far can have left anything on its way.
+    clean: bool,
+    last: Option<Failure>,
+}
+
+impl Patience {
+    fn new(limit: Duration) -> Self {
+        let pause = Duration::from_millis(10);
+        Patience { limit, deadline: Instant::now() + limit, pause, clean: true, last: None }
+    }
+
+    fn left(&self) -> Duration {
+        self.deadline.since(Instant::now())
+    }
+
+    /// Rests for a while, longer each time, if another try may do better; else gives the failure back.
+    async fn after(&mut self, failure: Failure) -> Result<(), Failure> {
+        self.clean &= failure.fate == Fate::Refused;
+        let nap = jitter(self.pause);
+        if failure.next == Next::Fatal || nap >= self.left() {
+            return Err(failure);
+        }
+        self.last = Some(failure);
+        tokio::time::sleep(nap).await;
+        self.pause = (self.pause * 2).min(Duration::from_millis(500));
+        Ok(())
+    }
+
+    /// Time is up in the middle of a try.
+    fn over(self, silent: impl FnOnce(Duration) -> Failure) -> Failure {
+        let limit = self.limit;
+        Failure { fate: Fate::Unknown, ..self.last.unwrap_or_else(|| silent(limit)) }
     }
 }
 

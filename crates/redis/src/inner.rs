@@ -157,8 +157,9 @@ impl Inner {
         let mut findings = Vec::new();
         for bucket in self.fleet.layout.buckets() {
             let live = self.fleet.reach(bucket).await?;
-            if let Some(address) = self.fleet.address(bucket).filter(|address| seen.insert(address.clone())) {
-                let server = live.look(&address, &self.fleet.settings).await?;
+            if let Some(node) = self.fleet.known(bucket).filter(|node| seen.insert(node.address.clone())) {
+                let address = &node.address;
+                let server = live.look(address, &self.fleet.settings).await?;
                 let several = self.fleet.is_cluster();
                 findings.extend(examine::findings(&server, &self.fleet.settings).into_iter().map(|finding| Finding {
                     what: if several { format!("{address}: {}", finding.what) } else { finding.what },
@@ -174,17 +175,24 @@ impl Inner {
         let mut views = Vec::new();
         let mut after = after.cloned();
         while views.len() < limit {
-            let (wanted, from) = (limit - views.len(), after.as_ref());
+            let (wanted, from) = ((limit - views.len()).min(LIST_AT_ONCE), after.as_ref());
             let mut pages: Vec<BoxFuture<'_, _>> = Vec::new();
             for bucket in self.fleet.layout.buckets() {
                 pages.push(Box::pin(self.names(bucket, prefix, from, wanted)));
             }
             let mut names = BTreeMap::new();
+            let mut horizon: Option<LockName> = None; // what every bucket has told us of
             for page in together::all(pages).await {
                 let (bucket, page) = page?;
+                if let Some(last) =
+                    page.last().filter(|last| page.len() == wanted && horizon.as_ref().is_none_or(|known| *last < known))
+                {
+                    horizon = Some(last.clone());
+                }
                 names.extend(page.into_iter().map(|name| (name, bucket)));
             }
-            let page: Vec<(LockName, Bucket)> = names.into_iter().take(wanted).collect();
+            let known = names.into_iter().filter(|(name, _)| horizon.as_ref().is_none_or(|horizon| name <= horizon));
+            let page: Vec<(LockName, Bucket)> = known.take(wanted).collect();
             let Some((last, _)) = page.last() else { break };
             after = Some(last.clone());
             views.extend(self.views(&page).await?);
@@ -289,5 +297,7 @@ impl Inner {
     }
 }
 
+/// How many names one command lists.
+const LIST_AT_ONCE: usize = 512;
 /// How many records one script reads.
 const VIEWS_AT_ONCE: usize = 100;

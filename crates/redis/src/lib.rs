@@ -7,6 +7,7 @@ mod backend;
 mod cluster;
 mod codec;
 mod config;
+mod connect;
 mod ear;
 mod error;
 mod examine;
@@ -22,5 +23,6 @@ mod together;
 mod verbs;
 mod wait;
 
-pub use backend::Redis;
+pub use backend::{ABILITIES, Redis};
 pub use config::{Address, PARAMETERS, SCHEMES, Secret, Settings, Tls, Topology};
+pub use connect::connect;

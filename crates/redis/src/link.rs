@@ -31,6 +31,8 @@ pub(crate) trait Listener: Send + Sync + 'static {
     fn silenced(&self);
     /// There is a new connection. A look at the server's clock that was asked for at `sent` showed `then`, in microseconds.
     fn connected(&self, to: &Address, server: &Server, sent: Instant, then: u64);
+    /// Another server has what one of them had.
+    fn moved(&self);
 }
 
 /// A way to one server, for one purpose.

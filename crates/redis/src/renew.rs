@@ -59,7 +59,7 @@ impl Inner {
             Ok(renewed) => renewed,
             Err(error) => return failed(error),
         };
-        self.ear.read_clock(&answer.from, answer.sent, now);
+        self.ear.read_clock(&answer.from.address, answer.sent, now);
         if answer.replicas < self.fleet.settings.min_replicas {
             return failed(self.too_few_replicas(answer.replicas)); // neither yes nor no: a failover might forget it
         }

@@ -47,8 +47,9 @@ impl Inner {
         tokio::task::coop::consume_budget().await; // a task that locks in a loop must let others run
         self.tidy_now_and_then();
         let deadline = wait.deadline(Instant::now());
-        if self.fleet.is_cluster() {
-            self.fleet.listen(self.bucket(&claim.name)).await?;
+        if !self.fleet.is_listening(self.bucket(&claim.name)) {
+            // Before the ask, so that nothing is said to nobody.
+            self.fleet.insist_on_listening(self.bucket(&claim.name), self.fleet.settings.answer_limit).await?;
         }
         loop {
             let mut expecting = (wait != Wait::No).then(|| self.ear.expect(&claim.name, claim.id));
@@ -80,13 +81,13 @@ impl Inner {
         let inbox = self.fleet.inbox(bucket);
         let mut clean = true;
         for _ in 0..3 {
-            let by = self.fleet.address(bucket).map_or(0, |server| self.ear.estimate(&server));
+            let by = self.fleet.known(bucket).map_or(0, |node| self.ear.estimate(&node.address));
             let by = (by != 0).then(|| by + ASK_LIFE.as_micros() as u64);
             let command = verbs::ask(&self.fleet.layout, self.fleet.publish(), claim, &inbox, queue.then_some(ALIVE), by);
             let answer = self.run(&claim.name, &scripts::ASK, &command).await?;
             clean &= answer.clean;
             let (now, asked) = verbs::asked(answer.value)?;
-            self.ear.read_clock(&answer.from, answer.sent, now);
+            self.ear.read_clock(&answer.from.address, answer.sent, now);
             if clean && !matches!(asked, Asked::Late) {
                 self.was_answered(claim.id);
             }
@@ -109,7 +110,7 @@ impl Inner {
                 }
                 Asked::Mismatch { kind, of } => {
                     self.forget(claim.id);
-                    return Err(verbs::mismatch(claim, &kind, of));
+                    return Err(verbs::mismatch(claim, kind, of));
                 }
                 Asked::Ended => {
                     let what = "this claim was ended before its request arrived";
@@ -181,7 +182,7 @@ impl Inner {
         });
         let error = match outcome.await {
             Ok(Ok((from, sent, (now, touched)))) => {
-                self.ear.read_clock(&from, sent, now);
+                self.ear.read_clock(&from.address, sent, now);
                 for (due, touched) in batch.iter().zip(touched) {
                     self.ear.touched(due.id, sent, &touched);
                 }

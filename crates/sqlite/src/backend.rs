@@ -18,6 +18,18 @@ use crate::error::{Fault, describe, explained, garbled};
 use crate::store::Store;
 use crate::transaction::{Asked, Transaction};
 
+/// What this store does.
+pub const ABILITIES: Abilities = Abilities {
+    store: "sqlite",
+    kinds: &Kind::ALL,
+    fencing: Fencing::DataOrClock,
+    waiting: Waiting::Notified,
+    liveness: Liveness::LeaseAndProcess,
+    reach: Reach::Host,
+    cells: true,
+    shortest_ttl: MIN_TTL,
+};
+
 /// A client's end of a file of locks. Every [`Sqlite`] is a client of its own, also in the same process.
 ///
 /// ```
@@ -244,16 +256,7 @@ impl Drop for Place<'_> {
 
 impl Backend for Sqlite {
     fn abilities(&self) -> Abilities {
-        Abilities {
-            store: "sqlite",
-            kinds: &Kind::ALL,
-            fencing: Fencing::DataOrClock,
-            waiting: Waiting::Notified,
-            liveness: Liveness::LeaseAndProcess,
-            reach: Reach::Host,
-            cells: true,
-            shortest_ttl: MIN_TTL,
-        }
+        ABILITIES
     }
 
     fn describe(&self) -> String {

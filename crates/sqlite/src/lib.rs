@@ -27,5 +27,5 @@ mod store;
 mod tidy;
 mod transaction;
 
-pub use backend::Sqlite;
+pub use backend::{ABILITIES, Sqlite};
 pub use config::{PARAMETERS, SCHEMES, Settings, connect, default_path, open_default};

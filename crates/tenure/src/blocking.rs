@@ -19,16 +19,16 @@
 use std::time::Duration;
 
 use tenure_core::backend::{Abilities, Finding};
-use tenure_core::{Ask, Backoff, Instant, Kind, LockName, Mode, Owner, Phase, Result, Sequencer, Token, Versioned, View};
+use tenure_core::{Ask, Backoff, Error, ErrorKind, Instant, Kind, LockName, Mode, Owner, Phase, Result, Sequencer, Token, Versioned, View};
 
 /// Connects to a store. See [`tenure::connect`](crate::connect).
 pub fn connect(url: impl AsRef<str>) -> Result<Client> {
-    Ok(Client(block_on_nothing(crate::connect(url))?))
+    Ok(Client(connecting(crate::connect(url))?))
 }
 
 /// Connects to the embedded default. See [`tenure::connect_default`](crate::connect_default).
 pub fn connect_default() -> Result<Client> {
-    Ok(Client(block_on_nothing(crate::connect_default())?))
+    Ok(Client(connecting(crate::connect_default())?))
 }
 
 /// A connection to a store. See [`tenure::Client`](crate::Client).
@@ -408,22 +408,14 @@ impl Cell {
     }
 }
 
-/// Connecting needs no timers and no I/O of a runtime, and there is no client yet whose runtime could be borrowed: poll on
-/// this thread, park in between.
-fn block_on_nothing<T>(future: impl Future<Output = T>) -> T {
-    struct Unpark(std::thread::Thread);
-    impl std::task::Wake for Unpark {
-        fn wake(self: std::sync::Arc<Self>) {
-            self.0.unpark();
-        }
-    }
-    let waker = std::sync::Arc::new(Unpark(std::thread::current())).into();
-    let mut context = std::task::Context::from_waker(&waker);
-    let mut future = std::pin::pin!(future);
-    loop {
-        if let std::task::Poll::Ready(answer) = future.as_mut().poll(&mut context) {
-            return answer;
-        }
-        std::thread::park();
-    }
+/// There is no client yet whose runtime could be borrowed, and a server's driver needs one to connect: one for just that. What
+/// it leaves running ends with it, and is made anew on the keeper's runtime when it is needed.
+fn connecting<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| {
+        Error::new(ErrorKind::Backend, "a runtime to connect with could not be made")
+            .with_source(error)
+            .with_hint("Look at the process's limit on open files")
+    })?;
+    runtime.block_on(future)
 }

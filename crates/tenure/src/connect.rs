@@ -1,5 +1,8 @@
 //! From a URL to a client: the only place that knows every store.
 
+#[cfg(feature = "redis")]
+use tenure_core::Environment;
+use tenure_core::backend::{Abilities, Backend};
 use tenure_core::memory::Memory;
 use tenure_core::{Client, Error, ErrorKind, Result, StoreUrl};
 
@@ -8,12 +11,42 @@ pub const SCHEMES: &[&str] = &[
     "memory",
     #[cfg(feature = "sqlite")]
     "sqlite",
+    #[cfg(feature = "redis")]
+    "redis",
+    #[cfg(feature = "redis")]
+    "rediss",
+    #[cfg(feature = "redis")]
+    "redis+sentinel",
+    #[cfg(feature = "redis")]
+    "rediss+sentinel",
+    #[cfg(feature = "redis")]
+    "redis+cluster",
+    #[cfg(feature = "redis")]
+    "rediss+cluster",
+    #[cfg(feature = "redis")]
+    "redlock",
+    #[cfg(feature = "redis")]
+    "rediss+redlock",
 ];
+
+/// What each store of this build does, by its own word, without connecting to any: what the README's table is made from.
+pub fn abilities() -> Vec<Abilities> {
+    vec![
+        Memory::new().backend().abilities(),
+        #[cfg(feature = "sqlite")]
+        tenure_sqlite::ABILITIES,
+        #[cfg(feature = "redis")]
+        tenure_redis::ABILITIES,
+        #[cfg(feature = "redis")]
+        tenure_redis::REDLOCK_ABILITIES,
+    ]
+}
 
 /// Connects to a store.
 ///
-/// `memory://` is a new store of its own, `memory://NAME` the process's store of that name, `sqlite:///path` a file. A
-/// scheme or parameter that is not known is an error that lists the known ones.
+/// `memory://` is a new store of its own, `memory://NAME` the process's store of that name, `sqlite:///path` a file,
+/// `redis://host` a server; `redis+sentinel://`, `redis+cluster://` and `redlock://` are several. A scheme or parameter that is
+/// not known is an error that lists the known ones.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> tenure::Result<()> {
@@ -37,6 +70,10 @@ pub async fn connect(url: impl AsRef<str>) -> Result<Client> {
         }
         #[cfg(feature = "sqlite")]
         scheme if tenure_sqlite::SCHEMES.contains(&scheme) => Client::new(tenure_sqlite::connect(&url)?),
+        #[cfg(feature = "redis")]
+        scheme if tenure_redis::SCHEMES.contains(&scheme) => {
+            Client::with_environment(tenure_redis::connect(&url).await?, Environment::real())
+        }
         scheme => Err(Error::new(ErrorKind::BadUrl, format!("no store has the scheme {scheme:?}"))
             .with_hint(format!("This build knows: {}", SCHEMES.join(", ")))),
     }

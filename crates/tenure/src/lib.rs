@@ -26,12 +26,13 @@
 //! | URL | feature | who can meet there |
 //! |---|---|---|
 //! | `sqlite:///path/to/file`, or none: the user's default file | `sqlite` (default) | the processes of one host |
+//! | `redis://host`, `redis+sentinel://`, `redis+cluster://`, `redlock://` | `redis` | everybody who can reach the servers |
 //! | `memory://`, `memory://NAME` | always there | the tasks and threads of one process |
 
 pub mod blocking;
 mod connect;
 
-pub use connect::{SCHEMES, connect, connect_default};
+pub use connect::{SCHEMES, abilities, connect, connect_default};
 pub use tenure_core::*;
 
 #[doc = include_str!("../../../GUARANTEES.md")]
