@@ -213,6 +213,9 @@ fn words(error: &RedisError, next: &Next, settings: &Settings) -> (ErrorKind, &'
         Some("ERR") if is_script_acl(detail) => {
             (Backend, "the ACL user lacks a right that a script needs", Some(missing_right(user, prefix, detail)))
         }
+        Some("ERR") if detail.contains("cluster support disabled") => {
+            (Backend, "the server is not a node of a cluster", hint("Write redis:// instead of redis+cluster://"))
+        }
         Some("ERR") if detail.contains("DB index") || detail.contains("SELECT is not allowed") => {
             (Backend, "the server has no such database", hint("The number stands last in the URL's path; 0 is always there"))
         }
