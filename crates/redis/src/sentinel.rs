@@ -67,12 +67,21 @@ fn unknown_service(service: &str, answers: &[Said]) -> Error {
 
 async fn ask(settings: &Settings, at: &Address, service: &str) -> Result<Said> {
     let failed = |error: redis::RedisError| {
-        let refused = matches!(error.code(), Some("NOAUTH" | "WRONGPASS" | "NOPERM"));
+        let refused = matches!(error.code(), Some("NOAUTH" | "WRONGPASS" | "NOPERM"))
+            || error.kind() == redis::ErrorKind::AuthenticationFailed;
+        let no_sentinel = error.detail().is_some_and(|text| text.starts_with("unknown command"));
         let error = Error::from(explain_connect(error, at, settings));
-        if !refused {
-            return error;
+        match (refused, no_sentinel) {
+            (true, _) => {
+                error.with_hint("Sentinels have logins of their own: sentinel_user=NAME and sentinel_password=TEXT")
+            }
+            (_, true) => {
+                Error::new(ErrorKind::Backend, format!("{at} is no sentinel")).with_store(settings.describe()).with_hint(
+                    "The hosts of a redis+sentinel:// URL are the sentinels', mostly on port 26379, not the servers'",
+                )
+            }
+            _ => error,
         }
-        error.with_hint("A sentinel has users and passwords of its own: sentinel_user=NAME and sentinel_password=TEXT")
     };
     let client = settings.sentinel_client(at)?;
     let asking = async {
@@ -114,3 +123,6 @@ fn field(about: &Value, name: &str) -> Option<String> {
     let pairs: Vec<(String, String)> = redis::from_redis_value_ref(about).ok()?;
     pairs.into_iter().find(|(known, _)| known == name).map(|(_, value)| value)
 }
+
+#[cfg(test)]
+mod tests;
