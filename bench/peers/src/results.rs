@@ -1,0 +1,178 @@
+//! What was measured: every figure of every repetition, and what it came to.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::catalogue::Entry;
+use crate::lines::{Figure, Line};
+use crate::stats::Summary;
+
+/// The figures of one visit, by key.
+pub(crate) type Reading = BTreeMap<&'static str, f64>;
+
+/// One contender on one line: an entry a repetition, `Err` where there is no figure.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Visits {
+    pub(crate) readings: Vec<Result<Reading, String>>,
+    /// Commands the server counted, by name, over all repetitions; only where requests are counted.
+    pub(crate) commands: BTreeMap<String, u64>,
+}
+
+impl Visits {
+    pub(crate) fn values(&self, figure: &str) -> Vec<f64> {
+        self.readings.iter().flatten().filter_map(|reading| reading.get(figure).copied()).collect()
+    }
+
+    pub(crate) fn summary(&self, figure: &str) -> Option<Summary> {
+        Summary::of(self.values(figure))
+    }
+
+    pub(crate) fn failure(&self) -> Option<&str> {
+        self.readings.iter().find_map(|reading| reading.as_ref().err()).map(String::as_str)
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Results {
+    pub(crate) visits: BTreeMap<(Line, &'static str), Visits>,
+}
+
+impl Results {
+    pub(crate) fn of(&self, line: Line, key: &'static str) -> Option<&Visits> {
+        self.visits.get(&(line, key))
+    }
+
+    /// One contender's figure as a multiple of another's, repetition by repetition: both met the same weather.
+    pub(crate) fn ratio(&self, line: Line, figure: &Figure, key: &'static str, to: &'static str) -> Option<Summary> {
+        let (own, other) = (self.of(line, key)?, self.of(line, to)?);
+        let pairs = own.readings.iter().zip(&other.readings).filter_map(|pair| match pair {
+            (Ok(own), Ok(other)) => Some((*own.get(figure.key)?, *other.get(figure.key)?)),
+            _ => None,
+        });
+        // Nothing is a multiple of zero, and infinity of infinity is no number.
+        Summary::of(pairs.map(|(own, other)| if own == other { 1.0 } else { own / other }).filter(|ratio| !ratio.is_nan()))
+    }
+}
+
+/// For programs: what the table shows, and every repetition.
+pub(crate) fn json(results: &Results, entries: &[&Entry], circumstances: &Circumstances) -> serde_json::Value {
+    let lines: Vec<_> = Line::ALL
+        .iter()
+        .filter(|line| results.visits.keys().any(|(there, _)| there == *line))
+        .map(|line| {
+            let contenders: Vec<_> = entries
+                .iter()
+                .filter_map(|entry| {
+                    let visits = results.of(*line, entry.key)?;
+                    let figures: BTreeMap<_, _> = line
+                        .figures()
+                        .iter()
+                        .filter_map(|figure| {
+                            let of_base = results.ratio(*line, figure, entry.key, line.base());
+                            let summary = visits.summary(figure.key)?;
+                            let all = visits.values(figure.key);
+                            Some((figure.key, serde_json::json!({ "summary": finite(summary), "times_base": of_base.map(finite), "repetitions": all })))
+                        })
+                        .collect();
+                    Some(serde_json::json!({
+                        "contender": entry.key,
+                        "figures": figures,
+                        "extra": extra(*line, visits),
+                        "commands": visits.commands,
+                        "failure": visits.failure(),
+                    }))
+                })
+                .collect();
+            serde_json::json!({ "line": line, "title": line.title(), "base": line.base(), "contenders": contenders })
+        })
+        .collect();
+    let contenders: Vec<_> = entries
+        .iter()
+        .map(|entry| {
+            serde_json::json!({
+                "key": entry.key, "what": entry.what, "waits": entry.waits, "leaves_out": entry.leaves_out,
+                "polls_ms": entry.polls_ms, "cannot": entry.cannot,
+            })
+        })
+        .collect();
+    serde_json::json!({ "circumstances": circumstances, "contenders": contenders, "lines": lines })
+}
+
+/// Figures that have no column of their own.
+fn extra(line: Line, visits: &Visits) -> BTreeMap<&'static str, Vec<f64>> {
+    let shown: Vec<&str> = line.figures().iter().map(|figure| figure.key).collect();
+    let mut extra: BTreeMap<&'static str, Vec<f64>> = BTreeMap::new();
+    for (key, value) in visits.readings.iter().flatten().flatten() {
+        if !shown.contains(key) {
+            extra.entry(key).or_default().push(*value);
+        }
+    }
+    extra
+}
+
+/// JSON knows no infinity: it becomes `null`.
+fn finite(summary: Summary) -> serde_json::Value {
+    serde_json::json!({ "median": summary.median, "min": summary.min, "max": summary.max })
+}
+
+/// Where and how it was measured: a figure without its machine is a rumour.
+#[derive(Debug, Serialize)]
+pub(crate) struct Circumstances {
+    pub(crate) redis: String,
+    pub(crate) cores: usize,
+    pub(crate) processor: Option<String>,
+    pub(crate) kernel: Option<String>,
+    /// How many processes wanted to run during the minute before.
+    pub(crate) load_before: Option<f64>,
+    pub(crate) repetitions: usize,
+    pub(crate) quick: bool,
+    pub(crate) debug_build: bool,
+    pub(crate) ttl_seconds: u64,
+}
+
+impl Circumstances {
+    pub(crate) fn look(redis: &str, repetitions: usize, quick: bool) -> Self {
+        let read = |path: &str| std::fs::read_to_string(path).ok();
+        let processor = read("/proc/cpuinfo").and_then(|info| {
+            let line = info.lines().find(|line| line.starts_with("model name"))?;
+            Some(line.split_once(':')?.1.trim().to_owned())
+        });
+        Circumstances {
+            redis: redis.to_owned(),
+            cores: std::thread::available_parallelism().map_or(1, |cores| cores.get()),
+            processor,
+            kernel: read("/proc/sys/kernel/osrelease").map(|release| release.trim().to_owned()),
+            load_before: read("/proc/loadavg").and_then(|load| load.split_whitespace().next()?.parse().ok()),
+            repetitions,
+            quick,
+            debug_build: cfg!(debug_assertions),
+            ttl_seconds: crate::contenders::TTL.as_secs(),
+        }
+    }
+
+    /// Whether others were using the machine already.
+    pub(crate) fn was_busy(&self) -> bool {
+        self.load_before.is_some_and(|load| load > self.cores as f64 / 2.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ratios_are_taken_within_a_repetition() {
+        let visits = |values: &[f64]| Visits {
+            readings: values.iter().map(|value| Ok(Reading::from([("pair", *value)]))).collect(),
+            ..Visits::default()
+        };
+        let mut results = Results::default();
+        results.visits.insert((Line::Solo, "raw-evalsha"), visits(&[1.0, 10.0, 2.0]));
+        results.visits.insert((Line::Solo, "tenure"), visits(&[2.0, 20.0, 4.0]));
+        let pair = &Line::Solo.figures()[0];
+        let ratio = results.ratio(Line::Solo, pair, "tenure", "raw-evalsha").unwrap();
+        assert_eq!((ratio.min, ratio.median, ratio.max), (2.0, 2.0, 2.0));
+        assert!(results.ratio(Line::Many, pair, "tenure", "raw-evalsha").is_none());
+    }
+}

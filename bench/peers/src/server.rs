@@ -1,0 +1,113 @@
+//! The Redis that all of them share: started here, empty, without persistence, gone when dropped; and what it counts.
+
+use std::collections::BTreeMap;
+use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use tempfile::TempDir;
+use tenure::Instant;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+pub(crate) struct Server {
+    child: Child,
+    connection: redis::Connection,
+    pub(crate) url: String,
+    pub(crate) version: String,
+    _directory: TempDir,
+}
+
+impl Server {
+    pub(crate) fn start() -> Result<Self, String> {
+        let directory = tempfile::tempdir().map_err(|error| format!("making a directory: {error}"))?;
+        let port = free_port().map_err(|error| format!("finding a free port: {error}"))?;
+        let child = Command::new("redis-server")
+            .args(["--bind", "127.0.0.1", "--port", &port.to_string(), "--save", "", "--appendonly", "no"])
+            .args(["--loglevel", "warning", "--dir"])
+            .arg(directory.path())
+            .stdout(Stdio::null())
+            .spawn()
+            .map_err(|error| format!("starting redis-server: {error}"))?;
+        let mut child = Reaped(Some(child));
+        let url = format!("redis://127.0.0.1:{port}");
+        let client = redis::Client::open(url.as_str()).map_err(|error| error.to_string())?;
+        let started = Instant::now();
+        let mut connection = loop {
+            match client.get_connection() {
+                Ok(connection) => break connection,
+                Err(error) if Instant::now().since(started) > PATIENCE => {
+                    return Err(format!("redis-server does not answer: {error}"));
+                }
+                Err(_) => std::thread::sleep(Duration::from_millis(10)),
+            }
+        };
+        let info = info(&mut connection, "server")?;
+        let version = info.lines().find_map(|line| line.strip_prefix("redis_version:")).unwrap_or("unknown").to_owned();
+        let child = child.0.take().expect("it is there until now");
+        Ok(Server { child, connection, url, version, _directory: directory })
+    }
+
+    /// How often each command was called so far, also from within scripts; subcommands are part of their command.
+    pub(crate) fn calls(&mut self) -> Result<BTreeMap<String, u64>, String> {
+        Ok(parse_calls(&info(&mut self.connection, "commandstats")?))
+    }
+
+    /// So that nobody starts among the keys of the one before.
+    pub(crate) fn clear(&mut self) -> Result<(), String> {
+        redis::cmd("FLUSHALL").exec(&mut self.connection).map_err(|error| format!("FLUSHALL: {error}"))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A server that did not come up goes away with the error.
+struct Reaped(Option<Child>);
+
+impl Drop for Reaped {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+fn free_port() -> std::io::Result<u16> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+}
+
+fn info(connection: &mut redis::Connection, section: &str) -> Result<String, String> {
+    redis::cmd("INFO").arg(section).query(connection).map_err(|error| format!("INFO {section}: {error}"))
+}
+
+fn parse_calls(info: &str) -> BTreeMap<String, u64> {
+    let mut calls = BTreeMap::new();
+    for line in info.lines() {
+        let Some((command, rest)) = line.strip_prefix("cmdstat_").and_then(|line| line.split_once(":calls=")) else {
+            continue;
+        };
+        let command = command.split('|').next().unwrap_or(command);
+        let count = rest.split(',').next().and_then(|count| count.parse().ok()).unwrap_or(0);
+        *calls.entry(command.to_owned()).or_insert(0) += count;
+    }
+    calls
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_are_read_and_subcommands_summed() {
+        let calls = parse_calls(
+            "# Commandstats\r\ncmdstat_set:calls=12,usec=9\r\ncmdstat_client|setinfo:calls=2,usec=1\r\ncmdstat_client|id:calls=1,usec=1\r\n",
+        );
+        assert_eq!(calls, BTreeMap::from([("set".to_owned(), 12), ("client".to_owned(), 3)]));
+    }
+}
