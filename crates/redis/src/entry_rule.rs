@@ -1,0 +1,584 @@
+//! The scripts are held to the entry rule: random histories of all verbs run on a real server and on core's [`Record`], and
+//! every answer, token, message, view and key must be the same.
+//!
+//! The record runs at the moment that the script says it ran, so nothing depends on how fast anybody is: whatever time
+//! passed between two scripts passed for both, and short ttls really end. One step is one script; after it the test looks
+//! at everything there is to see.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use redis::{Cmd, Connection, Value};
+use tenure_core::record::{Admission, ClientKey, Moment, Record, Stage, Touched as Stands, Wake};
+use tenure_core::{Ask, Claim, ClaimId, Instant, Kind, LockName, Mode, Note, Origin, Token, View};
+use tenure_testkit::servers::redis::Redis;
+
+use crate::codec::Message;
+use crate::schema::Layout;
+use crate::scripts;
+use crate::verbs::{self, Asked, Renewed, Touched};
+
+/// One verb of a history. Claims and names are given by their places in the history's lists.
+#[derive(Clone, Debug)]
+enum Step {
+    /// `fresh`: as another claim than before, with a new id; else it may be a second ask.
+    Ask {
+        claim: usize,
+        fresh: bool,
+        queue: Option<Duration>,
+        late: bool,
+    },
+    End {
+        claim: usize,
+        min_hold: Duration,
+        mark: bool,
+    },
+    Renew {
+        claims: Vec<usize>,
+    },
+    Touch {
+        claims: Vec<usize>,
+        alive: Duration,
+    },
+    Convert {
+        claim: usize,
+        to: Mode,
+    },
+    Request {
+        name: usize,
+    },
+    /// All holds, or the one whose token this claim was last given.
+    Break {
+        name: usize,
+        only: Option<usize>,
+    },
+    Cell {
+        name: usize,
+        current: bool,
+        value: Option<u8>,
+    },
+    Raise {
+        by: u64,
+    },
+    Tidy,
+    Wait(Duration),
+}
+
+/// How a claim looks, but for its id.
+#[derive(Clone, Debug)]
+struct Shape {
+    name: usize,
+    kind: Kind,
+    mode: Mode,
+    ttl: Duration,
+    handover_ttl: Duration,
+    lock_delay: Duration,
+    client: ClientKey,
+}
+
+const NAMES: usize = 3;
+const CLAIMS: usize = 14;
+const CLIENTS: u64 = 2;
+/// Long enough that no test is so slow that it ends, so that whether it has ended is never in doubt.
+const MARK: Duration = Duration::from_secs(3_600);
+
+fn millis(range: std::ops::Range<u64>) -> impl Strategy<Value = Duration> {
+    range.prop_map(Duration::from_millis)
+}
+
+/// Mostly short, so that time ends things between two steps; some long enough for nothing to happen to them.
+fn brief() -> impl Strategy<Value = Duration> {
+    prop_oneof![3 => (300u64..8_000).prop_map(Duration::from_micros), 1 => millis(10..40), 2 => millis(20_000..90_000)]
+}
+
+fn maybe(of: impl Strategy<Value = Duration>) -> impl Strategy<Value = Duration> {
+    prop_oneof![2 => Just(Duration::ZERO), 1 => of]
+}
+
+fn permits(take: u32, of: u32) -> Mode {
+    Mode::Permits { take: NonZeroU32::new(take).expect("not 0"), of: NonZeroU32::new(of).expect("not 0") }
+}
+
+/// A name mostly has one kind; now and then somebody is wrong about it, or asks for more than there is.
+fn shape() -> impl Strategy<Value = Shape> {
+    let kind = prop_oneof![
+        4 => Just((0, Kind::RwLock, Mode::Exclusive)),
+        6 => Just((0, Kind::RwLock, Mode::Shared)),
+        9 => (1u32..=3).prop_map(|take| (1, Kind::Semaphore, permits(take, 3))),
+        1 => Just((1, Kind::Semaphore, permits(4, 3))),
+        1 => Just((1, Kind::Semaphore, permits(1, 4))),
+        3 => Just((2, Kind::Mutex, Mode::Exclusive)),
+        3 => Just((2, Kind::FairMutex, Mode::Exclusive)),
+        1 => Just((0, Kind::Election, Mode::Exclusive)),
+    ];
+    (kind, brief(), brief(), maybe(millis(1..6)), 0..CLIENTS).prop_map(
+        |((name, kind, mode), ttl, handover, lock_delay, client)| Shape {
+            name,
+            kind,
+            mode,
+            ttl,
+            handover_ttl: handover.min(ttl),
+            lock_delay,
+            client,
+        },
+    )
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let claim = || 0..CLAIMS;
+    let claims = || prop::collection::vec(0..CLAIMS, 1..4);
+    let to = prop_oneof![3 => Just(Mode::Shared), 3 => Just(Mode::Exclusive), 1 => Just(permits(1, 3))];
+    let queue = prop_oneof![1 => Just(None), 4 => brief().prop_map(Some)];
+    prop_oneof![
+        20 => (claim(), prop::bool::weighted(0.7), queue, prop::bool::weighted(0.03))
+            .prop_map(|(claim, fresh, queue, late)| Step::Ask { claim, fresh, queue, late }),
+        10 => (claim(), maybe(millis(1..8)), any::<bool>())
+            .prop_map(|(claim, min_hold, mark)| Step::End { claim, min_hold, mark }),
+        4 => claims().prop_map(|claims| Step::Renew { claims }),
+        5 => (claims(), brief()).prop_map(|(claims, alive)| Step::Touch { claims, alive }),
+        4 => (claim(), to).prop_map(|(claim, to)| Step::Convert { claim, to }),
+        2 => (0..NAMES).prop_map(|name| Step::Request { name }),
+        3 => (0..NAMES, prop::option::of(claim())).prop_map(|(name, only)| Step::Break { name, only }),
+        2 => (0..NAMES, any::<bool>(), any::<Option<u8>>())
+            .prop_map(|(name, current, value)| Step::Cell { name, current, value }),
+        1 => (0u64..3_000).prop_map(|by| Step::Raise { by }),
+        1 => Just(Step::Tidy),
+        6 => (100u64..6_000).prop_map(|micros| Step::Wait(Duration::from_micros(micros))),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 40,
+        max_shrink_iters: 400,
+        failure_persistence: None, // time is part of a history and cannot be kept
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn every_answer_is_the_records(
+        shapes in prop::collection::vec(shape(), CLAIMS),
+        steps in prop::collection::vec(step(), 60..120),
+    ) {
+        let mut pair = Pair::new(shapes);
+        for step in steps {
+            pair.run(&step)?;
+            pair.look()?;
+        }
+        pair.finish()?;
+    }
+}
+
+/// The server's side and the record's side, and what both have seen.
+struct Pair {
+    layout: Layout,
+    prefix: String,
+    server: Connection,
+    inboxes: Connection,
+    names: Vec<LockName>,
+    shapes: Vec<Shape>,
+    claims: Vec<Claim>,
+    records: BTreeMap<usize, Record>,
+    clients: HashMap<ClaimId, ClientKey>,
+    /// The highest token or version: one for all names, as the server has it.
+    last: Token,
+    tokens: HashMap<ClaimId, Token>,
+    marks: BTreeSet<ClaimId>,
+    cells: BTreeMap<usize, (Vec<u8>, u64)>,
+    mail: Vec<(ClientKey, Message)>,
+}
+
+impl Pair {
+    fn new(shapes: Vec<Shape>) -> Self {
+        let prefix = format!("t{:x}", u64::from_le_bytes(random()));
+        let layout = Layout::single(&prefix);
+        let client = redis::Client::open(Redis::shared().url()).expect("it is a URL");
+        let mut server = client.get_connection().expect("the server is there");
+        for script in scripts::ALL {
+            let sha: String = script.load().query(&mut server).expect("it is Lua");
+            assert_eq!(sha, script.sha());
+        }
+        let mut inboxes = client.get_connection().expect("the server is there");
+        for client in 0..CLIENTS {
+            let mut subscribe = redis::cmd("SUBSCRIBE");
+            subscribe.arg(layout.inbox(0, &client.to_string()));
+            inboxes.send_packed_command(&subscribe.get_packed_command()).expect("it is subscribed");
+            inboxes.recv_response().expect("it is subscribed");
+        }
+        let names = ["rw/läuft {x}", "permits", "mutex"].map(|name| LockName::new(name).expect("it is a name")).to_vec();
+        let claims = shapes.iter().map(|shape| claim(shape, &names)).collect();
+        Pair {
+            layout,
+            prefix,
+            server,
+            inboxes,
+            names,
+            shapes,
+            claims,
+            records: BTreeMap::new(),
+            clients: HashMap::new(),
+            last: Token::new(0),
+            tokens: HashMap::new(),
+            marks: BTreeSet::new(),
+            cells: BTreeMap::new(),
+            mail: Vec::new(),
+        }
+    }
+
+    fn send(&mut self, command: &Cmd) -> Value {
+        command.query(&mut self.server).expect("the script runs")
+    }
+
+    fn run(&mut self, step: &Step) -> Result<(), TestCaseError> {
+        match step {
+            Step::Ask { claim, fresh, queue, late } => self.ask(*claim, *fresh, *queue, *late),
+            Step::End { claim, min_hold, mark } => self.end(*claim, *min_hold, *mark),
+            Step::Renew { claims } => self.renew(claims),
+            Step::Touch { claims, alive } => self.touch(claims, *alive),
+            Step::Convert { claim, to } => self.convert(*claim, *to),
+            Step::Request { name } => self.request(*name),
+            Step::Break { name, only } => self.break_holds(*name, *only),
+            Step::Cell { name, current, value } => self.cell(*name, *current, *value),
+            Step::Raise { by } => self.raise(*by),
+            Step::Tidy => self.tidy(),
+            Step::Wait(time) => {
+                std::thread::sleep(*time);
+                Ok(())
+            }
+        }
+    }
+
+    /// Runs one of the record's verbs as the server's script ran; an absent record is an empty one.
+    fn record<T>(&mut self, name: usize, now: u64, verb: impl FnOnce(&mut Record, Moment, &mut Vec<Wake>) -> T) -> T {
+        let record = self.records.entry(name).or_insert_with(|| Record::new(Kind::Mutex, self.last));
+        record.last = self.last;
+        let mut woken = Vec::new();
+        let answer = verb(record, moment(now), &mut woken);
+        self.last = record.last;
+        if record.is_idle() {
+            self.records.remove(&name);
+        }
+        for Wake { client, id, token, granted, handover_ttl: left } in woken {
+            self.tokens.insert(id, token);
+            self.mail.push((client, Message::Granted { id, token, granted: granted.as_nanos() / 1_000, left }));
+        }
+        answer
+    }
+
+    fn ask(&mut self, at: usize, fresh: bool, queue: Option<Duration>, late: bool) -> Result<(), TestCaseError> {
+        if fresh {
+            self.claims[at].id = ClaimId::from_bytes(random());
+        }
+        let (claim, client, name) = (self.claims[at].clone(), self.shapes[at].client, self.shapes[at].name);
+        self.clients.insert(claim.id, client);
+        let inbox = self.layout.inbox(0, &client.to_string());
+        let command = verbs::ask(&self.layout, "publish", &claim, &inbox, queue, late.then_some(1));
+        let (now, says) = verbs::asked(self.send(&command)).expect("it is an answer");
+        if late {
+            prop_assert_eq!(says, Asked::Late);
+            return Ok(());
+        }
+        if self.marks.contains(&claim.id) {
+            prop_assert_eq!(says, Asked::Ended);
+            return Ok(());
+        }
+        let expected = self.record(name, now, |record, at, woken| {
+            let admission = record.ask_for(&claim, client, queue.map(|queue| at.now + queue), at, woken);
+            match admission {
+                Ok(Admission::Granted(token)) => Ok(Asked::Granted { token, left: left(record, claim.id, at) }),
+                Ok(Admission::Queued) => {
+                    let first = record.first_waiter() == Some(claim.id);
+                    Ok(Asked::Queued { first, change_in: change_in(record, at) })
+                }
+                Ok(Admission::Busy) => Ok(Asked::Busy),
+                Err(error) => Err(error.to_string()),
+            }
+        });
+        if let Asked::Granted { token, .. } = says {
+            self.tokens.insert(claim.id, token);
+        }
+        let says = match says {
+            Asked::Mismatch { kind, of } => Err(verbs::mismatch(&claim, kind, of).to_string()),
+            says => Ok(says),
+        };
+        prop_assert_eq!(says, expected);
+        Ok(())
+    }
+
+    fn end(&mut self, at: usize, min_hold: Duration, mark: bool) -> Result<(), TestCaseError> {
+        let id = self.claims[at].id;
+        let name = self.shapes[at].name;
+        let mark = if mark { MARK } else { Duration::ZERO };
+        let command = verbs::end(&self.layout, "publish", &self.names[name], id, min_hold, mark);
+        let (now, says) = verbs::ended(self.send(&command)).expect("it is an answer");
+        if !mark.is_zero() {
+            self.marks.insert(id);
+        }
+        let expected = self.record(name, now, |record, at, woken| record.end(id, min_hold, at, woken));
+        prop_assert_eq!(says, expected);
+        Ok(())
+    }
+
+    fn renew(&mut self, which: &[usize]) -> Result<(), TestCaseError> {
+        let claims: Vec<Claim> = which.iter().map(|at| self.claims[*at].clone()).collect();
+        let command = verbs::renew(&self.layout, 0, &claims.iter().collect::<Vec<_>>());
+        let (now, says) = verbs::renewed(self.send(&command), claims.len()).expect("it is an answer");
+        for (at, says) in which.iter().zip(says) {
+            let id = self.claims[*at].id;
+            let expected = match self.record(self.shapes[*at].name, now, |record, at, _| record.renew(id, at)) {
+                Some(asked) => Renewed::Held(asked),
+                None => Renewed::Lost,
+            };
+            prop_assert_eq!(says, expected);
+        }
+        Ok(())
+    }
+
+    fn touch(&mut self, which: &[usize], alive: Duration) -> Result<(), TestCaseError> {
+        let waiters: Vec<_> = which.iter().map(|at| (&self.names[self.shapes[*at].name], self.claims[*at].id)).collect();
+        let command = verbs::touch(&self.layout, "publish", 0, alive, &waiters);
+        let (now, says) = verbs::touched(self.send(&command), which.len()).expect("it is an answer");
+        for (at, says) in which.iter().zip(says) {
+            let id = self.claims[*at].id;
+            let expected = self.record(self.shapes[*at].name, now, |record, at, woken| {
+                match record.touch(id, at.now + alive, at, woken) {
+                    Stands::Waiting => {
+                        let first = record.first_waiter() == Some(id);
+                        Touched::Waiting { first, change_in: change_in(record, at) }
+                    }
+                    Stands::Granted(Wake { token, granted, .. }) => {
+                        Touched::Granted { token, since: granted.as_nanos() / 1_000, left: left(record, id, at) }
+                    }
+                    Stands::Gone => Touched::Gone,
+                }
+            });
+            prop_assert_eq!(says, expected);
+        }
+        Ok(())
+    }
+
+    fn convert(&mut self, at: usize, to: Mode) -> Result<(), TestCaseError> {
+        let (id, name) = (self.claims[at].id, self.shapes[at].name);
+        let command = verbs::convert(&self.layout, "publish", &self.names[name], id, to);
+        let (now, says) = verbs::converted(self.send(&command)).expect("it is an answer");
+        let expected = self.record(name, now, |record, at, woken| {
+            let token = record.convert(id, to, at, woken)?;
+            Some((token, left(record, id, at)))
+        });
+        if let Some((token, _)) = says {
+            self.tokens.insert(id, token);
+        }
+        prop_assert_eq!(says, expected);
+        Ok(())
+    }
+
+    fn request(&mut self, name: usize) -> Result<(), TestCaseError> {
+        let ask = Ask { reason: note("please"), by: Origin { host: "elsewhere".into(), pid: 7 } };
+        let command = verbs::request(&self.layout, "publish", &self.names[name], &ask);
+        let (now, says) = verbs::counted(self.send(&command)).expect("it is an answer");
+        let told = self.record(name, now, |record, _, _| record.ask(&ask));
+        prop_assert_eq!(says, told.len());
+        self.mail.extend(told.into_iter().map(|(client, id)| (client, Message::Asked(id, ask.clone()))));
+        Ok(())
+    }
+
+    fn break_holds(&mut self, name: usize, only: Option<usize>) -> Result<(), TestCaseError> {
+        let only = only.map(|at| self.tokens.get(&self.claims[at].id).copied().unwrap_or(Token::new(1)));
+        let command = verbs::break_holds(&self.layout, "publish", &self.names[name], only);
+        let (now, says) = verbs::counted(self.send(&command)).expect("it is an answer");
+        let broken = self.record(name, now, |record, at, woken| record.break_holds(only, at, woken));
+        prop_assert_eq!(says, broken.len());
+        self.mail.extend(broken.into_iter().map(|(client, id)| (client, Message::Lost(id))));
+        Ok(())
+    }
+
+    fn cell(&mut self, name: usize, current: bool, value: Option<u8>) -> Result<(), TestCaseError> {
+        let version = self.cells.get(&name).map_or(0, |(_, version)| *version);
+        let expected = if current { version } else { version + 1 };
+        let value = value.map(|byte| vec![byte; byte as usize]);
+        let command = verbs::cell_set(&self.layout, &self.names[name], expected, value.as_deref());
+        let (now, says) = verbs::cell_written(self.send(&command)).expect("it is an answer");
+        if current {
+            self.last = Token::next(self.last, now);
+            match value {
+                Some(value) => drop(self.cells.insert(name, (value, self.last.get()))),
+                None => drop(self.cells.remove(&name)),
+            }
+        }
+        prop_assert_eq!(says, current.then_some(self.last.get()));
+        let read = verbs::cell(self.send(&verbs::cell_get(&self.layout, &self.names[name]))).expect("it is a cell");
+        let expected = self.cells.get(&name).map_or((None, 0), |(value, version)| (Some(value.clone()), *version));
+        prop_assert_eq!(read, expected);
+        Ok(())
+    }
+
+    fn raise(&mut self, by: u64) -> Result<(), TestCaseError> {
+        let to = Token::new((self.last.get() + by).saturating_sub(1_000));
+        let (_, says) = verbs::raised(self.send(&verbs::raise(&self.layout, 0, to))).expect("it is an answer");
+        self.last = self.last.max(to);
+        prop_assert_eq!(says, self.last);
+        Ok(())
+    }
+
+    fn tidy(&mut self) -> Result<(), TestCaseError> {
+        let stray = LockName::new("stray").expect("it is a name");
+        let _: u32 =
+            redis::cmd("ZADD").arg(self.layout.names(0)).arg(0).arg("stray").query(&mut self.server).expect("added");
+        let names: Vec<&LockName> = self.names.iter().chain([&stray]).collect();
+        let command = verbs::tidy(&self.layout, 0, &names);
+        let (_, says) = verbs::counted(self.send(&command)).expect("it is an answer");
+        prop_assert_eq!(says, 1, "the names in use stay");
+        Ok(())
+    }
+
+    /// Looks at everything: the messages, the views, the index, and which keys there are and for how long.
+    fn look(&mut self) -> Result<(), TestCaseError> {
+        let mut mail = self.letters();
+        let order = |letter: &(ClientKey, Message)| format!("{letter:?}");
+        mail.sort_by_key(order);
+        self.mail.sort_by_key(order);
+        prop_assert_eq!(mail, std::mem::take(&mut self.mail));
+
+        let names: Vec<&LockName> = self.names.iter().collect();
+        let command = verbs::view(&self.layout, &names);
+        let answer: Value = command.query(&mut self.server).expect("the script runs");
+        let (now, views) = verbs::viewed(answer, &names).expect("it is an answer");
+        for (at, (name, view)) in names.iter().zip(views).enumerate() {
+            let expected = self.records.get(&at).map(|record| record.view(name, moment(now).now));
+            prop_assert_eq!(view, expected.unwrap_or_else(|| View::free((*name).clone())));
+        }
+
+        let used: BTreeSet<&LockName> = self.records.keys().map(|at| &self.names[*at]).collect();
+        let listed: Value = verbs::list(&self.layout, 0, "", None, 100).query(&mut self.server).expect("it is listed");
+        let listed = verbs::listed(listed).expect("they are names");
+        prop_assert_eq!(listed.iter().collect::<Vec<_>>(), used.into_iter().collect::<Vec<_>>());
+        self.look_at_keys()
+    }
+
+    /// Which keys there are, and that each stays as long as it matters and not much longer.
+    fn look_at_keys(&mut self) -> Result<(), TestCaseError> {
+        let text = |key: Vec<u8>| String::from_utf8(key).expect("names are text");
+        let found: BTreeSet<String> =
+            redis::cmd("KEYS").arg(format!("{}:*", self.prefix)).query(&mut self.server).expect("they are listed");
+        let mut expected: BTreeMap<String, Option<u64>> = BTreeMap::new(); // until when it must stay, unless for ever
+        if self.last > Token::new(0) {
+            expected.insert(text(self.layout.token(0)), Some(self.last.get()));
+        }
+        if !self.records.is_empty() {
+            expected.insert(text(self.layout.names(0)), Some(0));
+        }
+        expected.extend(self.marks.iter().map(|id| (text(self.layout.ended(0, *id)), Some(0))));
+        expected.extend(self.cells.keys().map(|at| (text(self.layout.cell(&self.names[*at])), None)));
+        for (at, record) in &self.records {
+            let name = &self.names[*at];
+            let last = record.line.iter().map(|ticket| ends(&ticket.stage).as_nanos() / 1_000).max();
+            expected.insert(text(self.layout.lock(name)), last);
+            if record.line.iter().any(|ticket| matches!(ticket.stage, Stage::Waiting { .. })) {
+                expected.insert(text(self.layout.line(name)), last);
+            }
+            // A reader or a permit that is there alone is in the lock itself.
+            let shared = |stage: &Stage, mode| !matches!(stage, Stage::Waiting { .. }) && mode != Mode::Exclusive;
+            let held = text(self.layout.held(name));
+            if record.line.iter().any(|ticket| shared(&ticket.stage, ticket.mode)) && found.contains(&held) {
+                expected.insert(held, last);
+            }
+        }
+        prop_assert_eq!(found, expected.keys().cloned().collect::<BTreeSet<_>>());
+        for (key, until) in expected {
+            let expires: i64 = redis::cmd("PEXPIRETIME").arg(&key).query(&mut self.server).expect("it is there");
+            match until {
+                None => prop_assert_eq!(expires, -1, "{} stays", key),
+                Some(until) => {
+                    prop_assert!(expires > 0, "{} would stay for ever", key);
+                    prop_assert!(expires as u64 * 1_000 >= until, "{} goes too early", key);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What is in the inboxes: all of it, since a message to ourselves comes after all that was sent before it.
+    fn letters(&mut self) -> Vec<(ClientKey, Message)> {
+        let inbox = |client: ClientKey| self.layout.inbox(0, &client.to_string());
+        let _: u32 = redis::cmd("PUBLISH").arg(inbox(0)).arg("that is all").query(&mut self.server).expect("it is sent");
+        let mut letters = Vec::new();
+        loop {
+            let push: Vec<Vec<u8>> =
+                redis::from_redis_value(self.inboxes.recv_response().expect("it is heard")).expect("a push");
+            let [_, channel, payload] = &push[..] else { panic!("not a message: {push:?}") };
+            if payload == b"that is all" {
+                return letters;
+            }
+            let client = (0..CLIENTS).find(|client| inbox(*client) == *channel).expect("an inbox of ours");
+            letters.push((client, Message::decode(payload).expect("it is a message")));
+        }
+    }
+
+    /// Ends all that is left, and sees that nothing is.
+    fn finish(&mut self) -> Result<(), TestCaseError> {
+        for name in 0..NAMES {
+            while let Some(record) = self.records.get(&name) {
+                let ids: Vec<ClaimId> = record.line.iter().map(|ticket| ticket.id).collect();
+                for id in ids {
+                    self.claims[0].id = id;
+                    self.shapes[0].name = name;
+                    self.end(0, Duration::ZERO, false)?;
+                }
+                self.break_holds(name, None)?; // what is closing
+                self.look()?;
+            }
+        }
+        prop_assert!(self.records.is_empty());
+        self.look()
+    }
+}
+
+fn random<const N: usize>() -> [u8; N] {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).expect("the kernel has random numbers");
+    bytes
+}
+
+fn note(text: &str) -> Note {
+    Note::new(text).expect("it is a note")
+}
+
+fn claim(shape: &Shape, names: &[LockName]) -> Claim {
+    Claim {
+        name: names[shape.name].clone(),
+        kind: shape.kind,
+        mode: shape.mode,
+        id: ClaimId::from_bytes(random()),
+        ttl: shape.ttl,
+        handover_ttl: shape.handover_ttl,
+        lock_delay: shape.lock_delay,
+        min_hold: Duration::ZERO,
+        note: note("für alle"),
+        origin: Origin { host: "here".into(), pid: shape.client as u32 },
+    }
+}
+
+fn moment(now: u64) -> Moment {
+    Moment { now: Instant::from_nanos(now * 1_000), wall_micros: now }
+}
+
+fn ends(stage: &Stage) -> Instant {
+    match stage {
+        Stage::Waiting { alive_until } => *alive_until,
+        Stage::Held { expires, .. } | Stage::Closing { expires, .. } => *expires,
+    }
+}
+
+/// What is left of a holder's window: its ticket's, which need not be its claim's.
+fn left(record: &Record, id: ClaimId, at: Moment) -> Duration {
+    let ticket = record.line.iter().find(|ticket| ticket.id == id).expect("it was let in");
+    (ends(&ticket.stage) - ticket.lock_delay).since(at.now)
+}
+
+/// When time alone may let somebody in: the earliest end of a hold.
+fn change_in(record: &Record, at: Moment) -> Option<Duration> {
+    let holds = record.line.iter().filter(|ticket| !matches!(ticket.stage, Stage::Waiting { .. }));
+    holds.map(|ticket| ends(&ticket.stage).since(at.now)).min()
+}
