@@ -25,12 +25,15 @@ pub(crate) fn table(results: &Results, entries: &[&Entry], circumstances: &Circu
 
 fn heading(circumstances: &Circumstances) -> String {
     let Circumstances { redis, cores, processor, kernel, load_before, repetitions, quick, ttl_seconds, .. } = circumstances;
+    let versions =
+        [&circumstances.commit, &circumstances.python, &circumstances.node].map(|version| version.as_deref().unwrap_or("?"));
+    let [commit, python, node] = versions;
     let processor = processor.as_ref().map_or_else(String::new, |name| format!(" ({name})"));
     let kernel = kernel.as_ref().map_or_else(String::new, |kernel| format!(", Linux {kernel}"));
     let load = load_before.map_or_else(String::new, |load| format!(", load before {load:.1}"));
     let quick = if *quick { ", quick" } else { "" };
     let mut out = format!(
-        "tenure and its peers on one Redis {redis}, loopback, no persistence, ttl {ttl_seconds} s\n\
+        "tenure {commit} and its peers on one Redis {redis}, loopback, no persistence, ttl {ttl_seconds} s; {python}, Node {node}\n\
          {cores} cores{processor}{kernel}{load}\n\
          median (smallest – largest) of {repetitions} interleaved repetitions{quick}; \
          multiples are taken within each repetition\n"

@@ -119,7 +119,11 @@ fn finite(summary: Summary) -> serde_json::Value {
 /// Where and how it was measured: a figure without its machine is a rumour.
 #[derive(Debug, Serialize)]
 pub(crate) struct Circumstances {
+    /// The commit of this repository.
+    pub(crate) commit: Option<String>,
     pub(crate) redis: String,
+    pub(crate) python: Option<String>,
+    pub(crate) node: Option<String>,
     pub(crate) cores: usize,
     pub(crate) processor: Option<String>,
     pub(crate) kernel: Option<String>,
@@ -138,8 +142,12 @@ impl Circumstances {
             let line = info.lines().find(|line| line.starts_with("model name"))?;
             Some(line.split_once(':')?.1.trim().to_owned())
         });
+        let python = std::env::var("PEERS_PYTHON").ok();
         Circumstances {
+            commit: says("git", &["-C", env!("CARGO_MANIFEST_DIR"), "rev-parse", "--short", "HEAD"]),
             redis: redis.to_owned(),
+            python: python.and_then(|python| says(&python, &["--version"])),
+            node: says("node", &["--version"]),
             cores: std::thread::available_parallelism().map_or(1, |cores| cores.get()),
             processor,
             kernel: read("/proc/sys/kernel/osrelease").map(|release| release.trim().to_owned()),
@@ -155,6 +163,13 @@ impl Circumstances {
     pub(crate) fn was_busy(&self) -> bool {
         self.load_before.is_some_and(|load| load > self.cores as f64 / 2.0)
     }
+}
+
+/// The first line of what a command says, if it can be asked.
+fn says(command: &str, arguments: &[&str]) -> Option<String> {
+    let output = std::process::Command::new(command).args(arguments).output().ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    text.lines().next().map(str::to_owned)
 }
 
 #[cfg(test)]

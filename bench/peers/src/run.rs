@@ -80,7 +80,9 @@ pub(crate) fn run(settings: &Settings) -> Result<(), String> {
     for repetition in 1..=settings.repeat {
         for &line in &settings.lines {
             eprintln!("repetition {repetition} of {}: {}", settings.repeat, line.key());
-            for entry in entries.iter().filter(|entry| entry.lines.contains(&line)) {
+            // Another one begins each time, so that nobody always comes after the same.
+            let (later, first) = entries.split_at(repetition % entries.len());
+            for entry in first.iter().chain(later).filter(|entry| entry.lines.contains(&line)) {
                 let visits = results.visits.entry((line, entry.key)).or_default();
                 let mut commands = BTreeMap::new();
                 let name = format!("peers/{}/{}/{repetition}", line.key(), entry.key);

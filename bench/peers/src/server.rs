@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::TcpListener;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use tempfile::TempDir;
@@ -10,11 +10,15 @@ use tenure::Instant;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// The server ends when our end of its standard input is closed, which it also is when we are killed.
+const UNTIL_WE_ARE_GONE: &str = r#"redis-server "$@" & server=$!; cat > /dev/null; kill -9 $server"#;
+
 pub(crate) struct Server {
-    child: Child,
     connection: redis::Connection,
     pub(crate) url: String,
     pub(crate) version: String,
+    // Before the directory it runs in.
+    _child: Child,
     _directory: TempDir,
 }
 
@@ -22,14 +26,27 @@ impl Server {
     pub(crate) fn start() -> Result<Self, String> {
         let directory = tempfile::tempdir().map_err(|error| format!("making a directory: {error}"))?;
         let port = free_port().map_err(|error| format!("finding a free port: {error}"))?;
-        let child = Command::new("redis-server")
-            .args(["--bind", "127.0.0.1", "--port", &port.to_string(), "--save", "", "--appendonly", "no"])
+        let child = Command::new("sh")
+            .args([
+                "-c",
+                UNTIL_WE_ARE_GONE,
+                "redis-server",
+                "--bind",
+                "127.0.0.1",
+                "--port",
+                &port.to_string(),
+                "--save",
+                "",
+                "--appendonly",
+                "no",
+            ])
             .args(["--loglevel", "warning", "--dir"])
             .arg(directory.path())
+            .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .spawn()
             .map_err(|error| format!("starting redis-server: {error}"))?;
-        let mut child = Reaped(Some(child));
+        let child = Child(child);
         let url = format!("redis://127.0.0.1:{port}");
         let client = redis::Client::open(url.as_str()).map_err(|error| error.to_string())?;
         let started = Instant::now();
@@ -44,8 +61,7 @@ impl Server {
         };
         let info = info(&mut connection, "server")?;
         let version = info.lines().find_map(|line| line.strip_prefix("redis_version:")).unwrap_or("unknown").to_owned();
-        let child = child.0.take().expect("it is there until now");
-        Ok(Server { child, connection, url, version, _directory: directory })
+        Ok(Server { connection, url, version, _child: child, _directory: directory })
     }
 
     /// How often each command was called so far, also from within scripts; subcommands are part of their command.
@@ -59,22 +75,12 @@ impl Server {
     }
 }
 
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
+struct Child(std::process::Child);
 
-/// A server that did not come up goes away with the error.
-struct Reaped(Option<Child>);
-
-impl Drop for Reaped {
+impl Drop for Child {
     fn drop(&mut self) {
-        if let Some(child) = &mut self.0 {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
+        drop(self.0.stdin.take());
+        let _ = self.0.wait();
     }
 }
 
