@@ -116,14 +116,14 @@ fn used() -> BTreeSet<String> {
     let mut used: BTreeSet<String> = ["select", "publish", "spublish", "evalsha"].map(str::to_owned).into();
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let crate_root = std::fs::read_to_string(source.join("lib.rs")).unwrap();
-    let is_test = |path: &Path| {
-        let name = path.file_stem().unwrap().to_str().unwrap();
-        crate_root.contains(&format!("#[cfg(test)]\nmod {name};"))
+    let is_ours = |path: &Path| {
+        let declared = format!("mod {};\n", path.file_stem().unwrap().to_str().unwrap());
+        crate_root.contains(&declared) && !crate_root.contains(&format!("#[cfg(test)]\n{declared}"))
     };
     for file in std::fs::read_dir(&source).unwrap().chain(std::fs::read_dir(source.join("scripts")).unwrap()) {
         let path = file.unwrap().path();
         let (before, after) = match path.extension().and_then(|extension| extension.to_str()) {
-            Some("rs") if !is_test(&path) => ("cmd(\"", '"'),
+            Some("rs") if is_ours(&path) => ("cmd(\"", '"'),
             Some("lua") => ("call('", '\''),
             _ => continue,
         };
