@@ -4,8 +4,13 @@ use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use tenure_testkit::eventually;
-use tenure_testkit::servers::redis::{Fsync, Redis, RedisOptions};
+use std::time::Duration;
+
+use tenure_testkit::servers::Step;
+use tenure_testkit::servers::redis::{
+    ClientCertificate, Connection, Fsync, Redis, RedisCluster, RedisOptions, SentinelOptions, Sentinels, independent,
+};
+use tenure_testkit::{LIMIT, eventually};
 
 /// Makes the `orphan` test the process that is to be killed.
 const ORPHAN: &str = "TENURE_TEST_ORPHAN";
@@ -86,10 +91,10 @@ async fn paused_it_answers_late() {
     redis.pause();
     let mut connection = redis.connect().unwrap();
     connection.send(&["PING"]).unwrap();
-    connection.patience(std::time::Duration::from_millis(50)).unwrap();
+    connection.patience(Duration::from_millis(50)).unwrap();
     assert!(connection.read().is_err());
     redis.resume();
-    connection.patience(tenure_testkit::LIMIT).unwrap();
+    connection.patience(LIMIT).unwrap();
     assert_eq!(connection.read().unwrap().text(), "PONG");
 }
 
@@ -98,7 +103,7 @@ fn users_and_passwords_are_asked_for() {
     let redis = Redis::start(RedisOptions::new().password("sesame").user("reader on >open ~books:* +get"));
     assert_eq!(redis.command(&["SET", "books:1", "Emma"]).text(), "OK");
     assert_eq!(redis.url(), format!("redis://:sesame@127.0.0.1:{}", redis.port()));
-    let mut stranger = tenure_testkit::servers::redis::Connection::open(redis.address()).unwrap();
+    let mut stranger = Connection::open(redis.address()).unwrap();
     assert!(stranger.call(&["GET", "books:1"]).unwrap_err().to_string().starts_with("NOAUTH"));
     stranger.call(&["AUTH", "reader", "open"]).unwrap();
     assert_eq!(stranger.call(&["GET", "books:1"]).unwrap().text(), "Emma");
@@ -123,6 +128,149 @@ fn a_server_that_cannot_start_says_why() {
 fn shared_is_one() {
     let pids = [(); 4].map(|()| std::thread::spawn(|| Redis::shared().pid())).map(|thread| thread.join().unwrap());
     assert!(pids.iter().all(|pid| *pid == Redis::shared().pid()));
+}
+
+#[test]
+fn independent_ones_know_nothing_of_each_other() {
+    let servers = independent(5);
+    servers[0].command(&["SET", "key", "value"]);
+    assert!(servers[1..].iter().all(|redis| redis.command(&["GET", "key"]).is_nil()));
+    servers[3].kill();
+    assert_eq!(servers.iter().filter(|redis| redis.try_command(&["PING"]).is_ok()).count(), 4);
+}
+
+#[test]
+fn tls_is_verified_by_both_sides() {
+    let open = Redis::start(RedisOptions::new().tls(ClientCertificate::Ignored));
+    let strict = Redis::start(RedisOptions::new().tls(ClientCertificate::Demanded));
+    assert!(ping_over_tls(&open, &open, false));
+    assert!(!ping_over_tls(&open, &strict, false), "another CA's word was taken");
+    assert!(!ping_over_tls(&strict, &strict, false), "no certificate was asked for");
+    assert!(ping_over_tls(&strict, &strict, true));
+    assert!(!ping_over_tls(&strict, &open, true));
+    assert_eq!(open.tls_url(), format!("rediss://127.0.0.1:{}", open.tls_port()));
+}
+
+/// Whether a server answers, with the certificates that were made for (perhaps another) one.
+fn ping_over_tls(server: &Redis, certificates_of: &Redis, with_client: bool) -> bool {
+    use std::io::Write as _;
+    let pem = certificates_of.certificates();
+    let mut openssl = Command::new("openssl");
+    openssl.args(["s_client", "-quiet", "-verify_return_error", "-verify_ip", "127.0.0.1", "-connect"]);
+    openssl.arg(format!("127.0.0.1:{}", server.tls_port())).arg("-CAfile").arg(&pem.ca);
+    if with_client {
+        openssl.arg("-cert").arg(&pem.client).arg("-key").arg(&pem.client_key);
+    }
+    let mut openssl = openssl.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    // It may have ended already, having found what it does not like.
+    let _ = openssl.stdin.as_mut().unwrap().write_all(b"PING\r\nQUIT\r\n");
+    let output = openssl.wait_with_output().unwrap();
+    output.stdout.starts_with(b"+PONG")
+}
+
+/// Time as the server tells it, and the ends of its keys, follow the step; nothing else notices.
+#[tokio::test]
+async fn a_skewed_clock_moves_time_and_expiry() {
+    let redis = Redis::start(RedisOptions::new().skewed());
+    let time = || Duration::from_secs(redis.command(&["TIME"]).texts()[0].parse().unwrap());
+    let hour = Duration::from_secs(3600);
+    let before = time();
+    redis.command(&["SET", "a minute", "x", "EX", "60"]);
+    redis.command(&["SET", "a day", "x", "EX", "86400"]);
+    redis.step_clock(Step::Forward(hour));
+    assert!(time() >= before + hour && time() < before + 2 * hour);
+    eventually("what should last a minute is gone", || redis.command(&["GET", "a minute"]).is_nil()).await;
+    let left = redis.command(&["TTL", "a day"]).int();
+    assert!((86_400 - 7_200..=86_400 - 3_600).contains(&left), "{left} s");
+
+    redis.command(&["SET", "a minute", "x", "EX", "60"]);
+    redis.step_clock(Step::Back(3 * hour));
+    assert!(time() < before, "the clock was not set back");
+    let left = redis.command(&["TTL", "a minute"]).int();
+    assert!(left > 2 * 3_600, "a key outlives a clock that was set back; {left} s");
+    // Scripts see the same clock.
+    let in_script = redis.command(&["EVAL", "return redis.call('TIME')", "0"]).texts()[0].parse().unwrap();
+    assert!(Duration::from_secs(in_script) < before);
+    redis.restart();
+    assert!(time() < before, "it is the machine's clock, and stays wrong over a restart");
+}
+
+#[test]
+fn a_cluster_shares_the_slots_and_moves_them() {
+    let cluster = RedisCluster::shared();
+    let slot = cluster.slot_of("{cup}");
+    let (home, tag) = (cluster.node_of(slot), "{cup}");
+    let other = (home + 1) % 3;
+    let at = |node: usize, command: &[&str]| cluster.nodes()[node].try_command(command).map_err(|error| error.to_string());
+    for key in 0..3 {
+        at(home, &["SET", &format!("{tag}{key}"), "tea"]).unwrap();
+    }
+    let moved_to = |node: usize| format!("MOVED {slot} 127.0.0.1:{}", cluster.nodes()[node].port());
+    assert_eq!(at(other, &["GET", "{cup}0"]).unwrap_err(), moved_to(home));
+
+    let moving = cluster.begin_move(slot, other);
+    assert_eq!(at(home, &["GET", "{cup}0"]).unwrap().text(), "tea", "what is still there is answered there");
+    let ask = format!("ASK {slot} 127.0.0.1:{}", cluster.nodes()[other].port());
+    assert_eq!(at(home, &["GET", "{cup}unknown"]).unwrap_err(), ask);
+    assert_eq!(moving.carry_keys(1), 1);
+    let gone = (0..3).filter(|key| at(home, &["GET", &format!("{tag}{key}")]) == Err(ask.clone())).count();
+    assert_eq!(gone, 1);
+    assert!(at(home, &["MGET", "{cup}0", "{cup}1", "{cup}2"]).unwrap_err().starts_with("TRYAGAIN"));
+    assert_eq!(moving.carry_keys(usize::MAX), 2);
+    moving.finish();
+    assert_eq!(at(home, &["GET", "{cup}0"]).unwrap_err(), moved_to(other));
+    assert_eq!(at(other, &["MGET", "{cup}0", "{cup}1", "{cup}2"]).unwrap().texts(), ["tea"; 3]);
+    assert!(cluster.is_well());
+}
+
+#[tokio::test]
+async fn a_clusters_replica_takes_over() {
+    let cluster = RedisCluster::start(3, 1);
+    let slot = cluster.slot_of("key");
+    let (before, after) = cluster.fail_over(slot);
+    assert_eq!((before < 3, after >= 3), (true, true));
+    eventually("the old master follows", || cluster.is_well()).await;
+    assert_eq!(cluster.kill_master(slot), (after, before));
+    cluster.nodes()[after].restart();
+    eventually("who was killed is back", || cluster.is_well()).await;
+    assert_eq!(cluster.node_of(slot), before);
+}
+
+#[tokio::test]
+async fn sentinels_replace_a_master_that_was_killed() {
+    let options = SentinelOptions::default().replicas(2).servers(RedisOptions::new().password("sesame"));
+    let all = Sentinels::start(options.sentinel_password("open"));
+    let first = all.master().unwrap();
+    assert_eq!(first.port(), all.servers()[0].port());
+    first.command(&["SET", "key", "value"]);
+    assert_eq!(first.connect().unwrap().call(&["WAIT", "2", "0"]).unwrap().int(), 2);
+    let second = all.kill_master();
+    assert_eq!(second.command(&["GET", "key"]).text(), "value");
+    all.servers()[0].restart();
+    eventually("who was master comes back as a replica", || all.servers()[0].follows()).await;
+    assert_ne!(all.fail_over().port(), second.port());
+}
+
+/// What a lagging replica does not know is lost when it becomes master.
+#[tokio::test]
+async fn a_stalled_replica_takes_over_without_the_last_writes() {
+    let all = Sentinels::start(SentinelOptions::default().proxied());
+    let master = all.master().unwrap();
+    let mut connection = Connection::open(all.proxy().unwrap().address()).unwrap();
+    connection.call(&["SET", "early", "x"]).unwrap();
+    assert_eq!(connection.call(&["WAIT", "1", "0"]).unwrap().int(), 1);
+    let stall = all.stall_replication();
+    connection.call(&["SET", "late", "x"]).unwrap();
+    assert_eq!(connection.call(&["WAIT", "1", "100"]).unwrap().int(), 0, "the replica heard of it");
+    assert!(all.servers()[1].follows(), "the replica has noticed");
+    let promoted = all.kill_master();
+    assert_eq!(promoted.port(), all.servers()[1].port());
+    assert_eq!(promoted.command(&["EXISTS", "early"]).int(), 1);
+    assert_eq!(promoted.command(&["EXISTS", "late"]).int(), 0);
+    all.proxy().unwrap().lift(stall);
+    master.restart();
+    eventually("the old master follows", || master.follows()).await;
+    assert_eq!(master.command(&["EXISTS", "late"]).int(), 0, "it has forgotten too");
 }
 
 /// A zombie runs no more.

@@ -22,16 +22,25 @@
 mod port;
 mod process;
 pub mod redis;
+mod skew;
+mod tls;
 
 pub(crate) use port::Port;
+pub use skew::Step;
+pub use tls::Certificates;
 
 use std::time::{Duration, Instant};
 
 use crate::LIMIT;
 
 /// Waits until the condition holds, blocking; false if that is not within [`LIMIT`].
-pub(crate) fn wait_until(mut holds: impl FnMut() -> bool) -> bool {
-    let end = Instant::now() + LIMIT;
+pub(crate) fn wait_until(holds: impl FnMut() -> bool) -> bool {
+    wait_until_within(LIMIT, holds)
+}
+
+/// The same with a limit of its own.
+pub(crate) fn wait_until_within(limit: Duration, mut holds: impl FnMut() -> bool) -> bool {
+    let end = Instant::now() + limit;
     for round in 0.. {
         if holds() {
             return true;

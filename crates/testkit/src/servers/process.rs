@@ -119,6 +119,14 @@ pub(crate) fn demand(program: &str, package: &str) {
     assert!(found, "{program} is not installed, and this test needs it: apt-get install {package}");
 }
 
+/// Runs a program to its end; panics with what it said if that was not success.
+pub(crate) fn run(program: &str, package: &str, arguments: impl FnOnce(&mut Command) -> &mut Command) {
+    demand(program, package);
+    let mut command = Command::new(program);
+    let output = arguments(&mut command).output().expect("it is installed");
+    assert!(output.status.success(), "{program}: {}\n{}", output.status, String::from_utf8_lossy(&output.stderr));
+}
+
 /// One run of the server, and the shell that watches over it.
 struct Process {
     shell: Child,

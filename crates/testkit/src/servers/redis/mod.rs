@@ -1,10 +1,14 @@
 //! Redis: one server, n unrelated ones, a Cluster, and a master with replicas under Sentinels.
 
+mod cluster;
 mod options;
 mod resp;
+mod sentinel;
 
-pub use options::{Fsync, RedisOptions};
+pub use cluster::{Move, RedisCluster};
+pub use options::{ClientCertificate, Fsync, RedisOptions};
 pub use resp::{Connection, Reply};
+pub use sentinel::{SentinelOptions, Sentinels};
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -13,19 +17,39 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::OnceLock;
 
-use super::Port;
 use super::process::{Program, Server};
+use super::skew::Skew;
+use super::{Certificates, Port, Step};
 
 /// One running Redis. Ends when dropped.
 pub struct Redis {
     server: Server,
     ports: Ports,
     options: RedisOptions,
+    certificates: Option<Certificates>,
+    skew: Option<Skew>,
 }
 
 struct Ports {
     main: Port,
+    tls: Option<Port>,
     bus: Option<Port>,
+}
+
+/// Starts so many that know nothing of each other, as Redlock wants them.
+pub fn independent(many: usize) -> Vec<Redis> {
+    (0..many).map(|_| Redis::start(RedisOptions::new())).collect()
+}
+
+/// Five that know nothing of each other, for the whole test binary. Nobody may kill or flush them.
+pub fn shared_independent() -> &'static [Redis] {
+    static SHARED: OnceLock<Vec<Redis>> = OnceLock::new();
+    SHARED.get_or_init(|| independent(5))
+}
+
+/// `SCHEME://` and where they listen: `redlock`, `redis+cluster`.
+pub fn url_of(scheme: &str, servers: &[Redis]) -> String {
+    format!("{scheme}://{}", hosts_of(servers))
 }
 
 impl Redis {
@@ -69,6 +93,29 @@ impl Redis {
     /// The URL with another user and password.
     pub fn url_as(&self, user: &str, password: &str) -> String {
         format!("redis://{user}:{password}@{}", self.address())
+    }
+
+    /// Where it listens for TLS; panics if it does not.
+    pub fn tls_port(&self) -> u16 {
+        self.ports.tls.as_ref().expect("started with `tls`").number()
+    }
+
+    /// `rediss://127.0.0.1:PORT`, with the default user's password if there is one. [`certificates`](Redis::certificates)
+    /// has what a client must know.
+    pub fn tls_url(&self) -> String {
+        let user = self.options.password.as_ref().map(|password| format!(":{password}@")).unwrap_or_default();
+        format!("rediss://{user}127.0.0.1:{}", self.tls_port())
+    }
+
+    /// The certificates of a server with TLS; panics if it has none.
+    pub fn certificates(&self) -> &Certificates {
+        self.certificates.as_ref().expect("started with `tls`")
+    }
+
+    /// Sets its wall clock, from what it shows now: what `TIME` says, and by which keys expire. Panics unless it was
+    /// started [`skewed`](RedisOptions::skewed).
+    pub fn step_clock(&self, step: Step) {
+        self.skew.as_ref().expect("started as `skewed`").step(step);
     }
 
     /// SIGKILL; returns when it is dead. It keeps its port and its files.
@@ -127,9 +174,22 @@ impl Redis {
         connect(self.address(), self.options.password.as_deref())
     }
 
-    /// A section of INFO, or a field's value by its name: `redis.info("replication")["role"]`.
+    /// The fields of a section of INFO: `redis.info("replication")["role"]`.
+    #[track_caller]
     pub fn info(&self, section: &str) -> BTreeMap<String, String> {
         fields(&self.command(&["INFO", section]).text())
+    }
+
+    /// `master`, `slave` or `sentinel`; nothing if it does not answer. Sentinels cut all connections of a server whose
+    /// role they change, so whoever waits for that must not mind.
+    pub fn role(&self) -> Option<String> {
+        self.try_command(&["ROLE"]).ok()?.list().into_iter().next().map(Reply::text)
+    }
+
+    /// Whether it is a replica that hears its master.
+    pub fn follows(&self) -> bool {
+        let info = self.try_command(&["INFO", "replication"]);
+        info.is_ok_and(|info| info.text().contains("master_link_status:up"))
     }
 
     /// How often each command was run since the server started or `CONFIG RESETSTAT`, in lower case, those that scripts
@@ -143,16 +203,29 @@ impl Redis {
             .collect()
     }
 
+    /// Its name among the nodes of a cluster.
+    fn id(&self) -> String {
+        self.command(&["CLUSTER", "MYID"]).text()
+    }
+
     fn attempt(options: &RedisOptions) -> Result<Self, String> {
         let dir = tempfile::Builder::new().prefix("tenure-redis-").tempdir().expect("there is a temporary directory");
-        let ports = Ports { main: Port::reserve(), bus: options.cluster.then(Port::reserve) };
+        let ports = Ports {
+            main: Port::reserve(),
+            tls: options.tls.map(|_| Port::reserve()),
+            bus: options.cluster.then(Port::reserve),
+        };
+        let certificates = options.tls.map(|_| Certificates::make(dir.path()));
+        let skew = options.skewed.then(|| Skew::prepare(dir.path()));
         let file = dir.path().join("redis.conf");
-        std::fs::write(&file, configuration(options, &ports, dir.path())).expect("the directory is ours");
+        let text = configuration(options, &ports, certificates.as_ref(), dir.path());
+        std::fs::write(&file, text).expect("the directory is ours");
         let (name, package) = program_of(options);
-        let program = Program { name, package, args: vec![file.into()], env: Vec::new(), dir };
+        let env = skew.as_ref().map(Skew::env).unwrap_or_default();
+        let program = Program { name, package, args: vec![file.into()], env, dir };
         let (address, password) = (ports.main.address(), options.password.clone());
         let server = Server::start(program, move |pid| answers(address, password.as_deref(), pid).unwrap_or(false))?;
-        Ok(Redis { server, ports, options: options.clone() })
+        Ok(Redis { server, ports, options: options.clone(), certificates, skew })
     }
 }
 
@@ -161,13 +234,13 @@ fn program_of(options: &RedisOptions) -> (&'static str, &'static str) {
 }
 
 /// What stands in `redis.conf`.
-fn configuration(options: &RedisOptions, ports: &Ports, dir: &Path) -> String {
+fn configuration(options: &RedisOptions, ports: &Ports, certificates: Option<&Certificates>, dir: &Path) -> String {
     let mut text = String::new();
     let mut line = |name: &str, value: &str| writeln!(text, "{name} {value}").expect("a String takes everything");
     line("port", &ports.main.number().to_string());
     line("bind", "127.0.0.1");
     line("protected-mode", "no");
-    line("dir", &format!("\"{}\"", dir.display()));
+    line("dir", &quoted(dir));
     if !options.sentinel {
         line("save", "\"\"");
         line("appendonly", if options.aof.is_some() { "yes" } else { "no" });
@@ -179,6 +252,13 @@ fn configuration(options: &RedisOptions, ports: &Ports, dir: &Path) -> String {
         line("cluster-enabled", "yes");
         line("cluster-port", &bus.number().to_string());
         line("cluster-announce-ip", "127.0.0.1");
+    }
+    if let (Some(port), Some(pem), Some(clients)) = (&ports.tls, certificates, options.tls) {
+        line("tls-port", &port.number().to_string());
+        line("tls-ca-cert-file", &quoted(&pem.ca));
+        line("tls-cert-file", &quoted(&pem.server));
+        line("tls-key-file", &quoted(&pem.server_key));
+        line("tls-auth-clients", if clients == ClientCertificate::Demanded { "yes" } else { "no" });
     }
     // In the file and not in an `aclfile`, which would forbid `requirepass`.
     if let Some(password) = &options.password {
@@ -211,4 +291,14 @@ fn connect(to: SocketAddr, password: Option<&str>) -> io::Result<Connection> {
 /// The lines of INFO.
 fn fields(info: &str) -> BTreeMap<String, String> {
     info.lines().filter_map(|line| line.split_once(':')).map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+}
+
+fn quoted(path: &Path) -> String {
+    format!("\"{}\"", path.display())
+}
+
+/// Where they listen, as a URL lists them.
+fn hosts_of(servers: &[Redis]) -> String {
+    let hosts: Vec<String> = servers.iter().map(|server| server.address().to_string()).collect();
+    hosts.join(",")
 }

@@ -7,6 +7,8 @@ pub struct RedisOptions {
     pub(super) password: Option<String>,
     pub(super) users: Vec<String>,
     pub(super) lines: Vec<(String, String)>,
+    pub(super) tls: Option<ClientCertificate>,
+    pub(super) skewed: bool,
     pub(super) cluster: bool,
     pub(super) sentinel: bool,
 }
@@ -18,6 +20,15 @@ pub enum Fsync {
     EverySecond,
     /// Before every answer.
     Always,
+}
+
+/// What a server with TLS asks of its clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClientCertificate {
+    /// No certificate.
+    Ignored,
+    /// One that the same CA signed.
+    Demanded,
 }
 
 impl RedisOptions {
@@ -46,6 +57,16 @@ impl RedisOptions {
     pub fn arg(mut self, name: &str, value: &str) -> Self {
         self.lines.push((name.to_owned(), value.to_owned()));
         self
+    }
+
+    /// With TLS, on a port of its own beside the other, and fresh certificates.
+    pub fn tls(self, clients: ClientCertificate) -> Self {
+        RedisOptions { tls: Some(clients), ..self }
+    }
+
+    /// With a wall clock that the test can set.
+    pub fn skewed(self) -> Self {
+        RedisOptions { skewed: true, ..self }
     }
 
     /// As a node of a cluster. `RedisCluster` makes whole ones.

@@ -1,0 +1,54 @@
+//! Certificates for servers that speak TLS, fresh for each of them.
+
+use std::path::{Path, PathBuf};
+
+use super::process::run;
+
+/// Where the certificates of one server are, as PEM files. They go with the server.
+#[derive(Clone, Debug)]
+pub struct Certificates {
+    /// Who signed them all.
+    pub ca: PathBuf,
+    /// The server's, for `127.0.0.1` and `localhost`.
+    pub server: PathBuf,
+    /// Its key.
+    pub server_key: PathBuf,
+    /// A client's.
+    pub client: PathBuf,
+    /// Its key.
+    pub client_key: PathBuf,
+}
+
+const CONFIGURATION: &str = "
+[req]
+distinguished_name = name
+[name]
+[ca]
+basicConstraints = critical, CA:TRUE
+keyUsage = critical, keyCertSign
+[server]
+subjectAltName = IP:127.0.0.1, DNS:localhost
+extendedKeyUsage = serverAuth, clientAuth
+[client]
+extendedKeyUsage = clientAuth
+";
+
+impl Certificates {
+    /// Makes them in a server's directory.
+    pub(crate) fn make(dir: &Path) -> Self {
+        let [ca, server, server_key, client, client_key] =
+            ["ca.pem", "server.pem", "server.key", "client.pem", "client.key"].map(|name| dir.join(name));
+        let configuration = dir.join("openssl.cnf");
+        std::fs::write(&configuration, CONFIGURATION).expect("the directory is ours");
+        for name in ["ca", "server", "client"] {
+            run("openssl", "openssl", |openssl| {
+                openssl.current_dir(dir).args(["req", "-x509", "-config"]).arg(&configuration);
+                openssl.args(["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "3650"]);
+                openssl.args(["-extensions", name, "-subj", &format!("/CN=tenure test {name}")]);
+                openssl.args(["-out", &format!("{name}.pem"), "-keyout", &format!("{name}.key")]);
+                if name != "ca" { openssl.args(["-CA", "ca.pem", "-CAkey", "ca.key"]) } else { openssl }
+            });
+        }
+        Certificates { ca, server, server_key, client, client_key }
+    }
+}
