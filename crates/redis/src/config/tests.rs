@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use proptest::prelude::*;
+use tenure_testkit::servers::redis::{Redis, RedisOptions};
 
 use super::*;
 
@@ -103,11 +104,11 @@ fn every_parameter_is_known_to_some_scheme_and_documented() {
     }
 }
 
-/// The commands of the ACL line in the documentation: `evalsha`, `script|load`, …
-fn allowed() -> BTreeSet<&'static str> {
+/// The ACL line in the documentation, word by word.
+fn acl_line() -> Vec<&'static str> {
     let docs = include_str!("../docs.md");
     let line = docs.split("```text").find(|part| part.contains("ACL SETUSER")).unwrap().split("```").next().unwrap();
-    line.split_whitespace().filter_map(|word| word.strip_prefix('+')).collect()
+    line.split_whitespace().collect()
 }
 
 /// Every command that our code and our scripts name.
@@ -143,10 +144,24 @@ fn used() -> BTreeSet<String> {
 
 #[test]
 fn the_acl_line_has_every_command_that_is_used_and_no_other() {
-    let (allowed, used) = (allowed(), used());
+    let allowed: BTreeSet<&str> = acl_line().into_iter().filter_map(|word| word.strip_prefix('+')).collect();
+    let used = used();
     let missing: Vec<_> = used.iter().filter(|command| !allowed.contains(command.as_str())).collect();
     let idle: Vec<_> = allowed.iter().filter(|command| !used.contains(**command)).collect();
     assert!(missing.is_empty() && idle.is_empty(), "the ACL line in docs.md lacks {missing:?} and has {idle:?} for nothing");
+}
+
+#[tokio::test]
+async fn a_real_server_takes_the_acl_line_and_its_user_can_connect_and_look() {
+    let redis = Redis::start(RedisOptions::new());
+    redis.command(&acl_line());
+    let settings = good(&format!("{}/1", redis.url_as("app", "SECRET")));
+    let address = at("127.0.0.1", redis.port());
+    let client = settings.client(&address).unwrap();
+    let mut connection = client.get_multiplexed_async_connection_with_config(&settings.connection(&address)).await.unwrap();
+    assert!(crate::examine::look(&mut connection).await.unwrap().told);
+    let refused = redis.command(&["ACL", "LOG"]).list();
+    assert!(refused.is_empty(), "{} requests were refused", refused.len());
 }
 
 #[test]
