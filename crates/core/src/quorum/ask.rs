@@ -93,10 +93,14 @@ impl<'a> Round<'a> {
             let answers = tokio::select! {
                 biased;
                 answers = self.ballot.answers() => answers,
-                () = clock.sleep_until(decide_by) => break,
+                () = clock.sleep_until(decide_by) => Vec::new(),
             };
+            let time_is_up = answers.is_empty();
             for (node, answer) in answers {
                 self.count(node, answer);
+            }
+            if time_is_up && clock.now() >= self.deadline + limit {
+                self.give_up_on_the_silent();
             }
             let failed = self.votes.iter().filter(|vote| matches!(vote, Vote::Failed(_))).count();
             let refused = self.votes.iter().filter(|vote| matches!(vote, Vote::Refused)).count();
@@ -104,7 +108,7 @@ impl<'a> Round<'a> {
                 return Err(self.failure(self.members.nodes.len() - failed, "answered"));
             }
             let (now, granted) = (clock.now(), self.granted().count());
-            if failed + refused > self.members.spare() || granted + failed + refused == self.votes.len() {
+            if time_is_up || failed + refused > self.members.spare() || granted + failed + refused == self.votes.len() {
                 break;
             }
             if granted >= self.members.majority() {
@@ -113,7 +117,9 @@ impl<'a> Round<'a> {
                 decide_by = decide_by.min(now + took.min(limit));
             } else if self.first.is_none() && granted > 0 {
                 self.first = Some(now);
-                decide_by = decide_by.min(now + limit);
+                if now + limit < self.deadline {
+                    decide_by = now + limit; // else the wait ends first, and whoever is alive will say so
+                }
             }
         }
         if self.granted().count() < self.members.majority() { Ok(None) } else { self.won().await }
@@ -132,6 +138,13 @@ impl<'a> Round<'a> {
                 Vote::Failed(error)
             }
         };
+    }
+
+    /// The wait is over and more: whoever has not even said no has not answered.
+    fn give_up_on_the_silent(&mut self) {
+        for vote in self.votes.iter_mut().filter(|vote| matches!(vote, Vote::Open)) {
+            *vote = Vote::Failed(self.members.no_answer());
+        }
     }
 
     fn granted(&self) -> impl Iterator<Item = (usize, Grant)> + '_ {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::task::AbortHandle;
 
-use crate::{Claim, ClaimId, Token};
+use crate::{Claim, ClaimId, Mode, Token};
 
 /// As many as there are bits for votes.
 pub(super) const MOST_NODES: usize = 63;
@@ -23,6 +23,8 @@ struct Entry {
     id: ClaimId,
     /// The nodes that hold it, as far as is known.
     held: u64,
+    /// The nodes whose votes count. Where a reader became the writer it is the writer only at those that made it so.
+    counts: u64,
     /// The token that was given for it.
     token: Token,
     filling: Option<Filling>,
@@ -43,7 +45,7 @@ impl Claims {
     /// Notes that this round of the claim begins, and gives the claim as nodes shall know it.
     pub(super) fn begin(&self, claim: &Claim, round: u32) -> Claim {
         let id = id_of_round(claim.id, round);
-        let entry = Entry { caller: claim.id, id, held: 0, token: Token::new(0), filling: None };
+        let entry = Entry { caller: claim.id, id, held: 0, counts: EVERY_NODE, token: Token::new(0), filling: None };
         self.lock().insert(stem(claim.id), entry);
         Claim { id, ..claim.clone() }
     }
@@ -62,26 +64,33 @@ impl Claims {
     /// A majority granted it.
     pub(super) fn granted(&self, id: ClaimId, nodes: impl IntoIterator<Item = usize>, token: Token) {
         if let Some(entry) = self.lock().get_mut(&stem(id)).filter(|entry| entry.id == id) {
-            entry.held = nodes.into_iter().fold(0, |held, node| held | 1 << node);
+            entry.held = bits(nodes);
             entry.token = token;
         }
     }
 
-    /// The token that was given for it; at least `token` from now on.
-    pub(super) fn raise(&self, id: ClaimId, token: Token) -> Token {
+    /// Its mode was changed, by these nodes: only theirs count if it is the writer now, and anybody's if it reads. The token
+    /// it has from now on: at least `token`.
+    pub(super) fn converted(&self, id: ClaimId, to: Mode, nodes: impl IntoIterator<Item = usize>, token: Token) -> Token {
         let mut claims = self.lock();
         let Some(entry) = claims.get_mut(&stem(id)) else { return token };
+        entry.counts = if to == Mode::Exclusive { bits(nodes) } else { EVERY_NODE };
         entry.token = entry.token.max(token);
         entry.token
     }
 
-    /// A node says whether it holds it. The caller's id and how many do now; `None` if nothing is known of this claim, or
+    /// Whether this node's vote counts.
+    pub(super) fn counts(&self, id: ClaimId, node: usize) -> bool {
+        self.lock().get(&stem(id)).is_none_or(|entry| entry.counts & (1 << node) != 0)
+    }
+
+    /// A node says whether it holds it. The caller's id and how many votes it has now; `None` if nothing is known of this claim, or
     /// not yet whether it is granted.
     pub(super) fn vote(&self, id: ClaimId, node: usize, holds: bool) -> Option<(ClaimId, usize)> {
         let mut claims = self.lock();
         let entry = claims.get_mut(&stem(id)).filter(|entry| entry.id == id && entry.held != 0)?;
         entry.held = if holds { entry.held | 1 << node } else { entry.held & !(1 << node) };
-        Some((entry.caller, entry.held.count_ones() as usize))
+        Some((entry.caller, (entry.held & entry.counts).count_ones() as usize))
     }
 
     /// Asks go on in the background. Refused, and stopped, if the claim was ended meanwhile.
@@ -113,6 +122,12 @@ impl Claims {
     pub(super) fn len(&self) -> usize {
         self.lock().len()
     }
+}
+
+const EVERY_NODE: u64 = u64::MAX;
+
+fn bits(nodes: impl IntoIterator<Item = usize>) -> u64 {
+    nodes.into_iter().fold(0, |bits, node| bits | 1 << node)
 }
 
 fn stem(id: ClaimId) -> Stem {

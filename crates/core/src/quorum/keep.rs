@@ -72,7 +72,10 @@ pub(super) async fn renew(members: &Arc<Members>, claims: &[Claim]) -> Vec<Resul
         };
         for (node, answers) in answers {
             let mut answers = note(members, &claims, node, answers).into_iter();
-            tallies.iter_mut().for_each(|tally| tally.count(node, answers.next()));
+            for (claim, tally) in claims.iter().zip(&mut tallies) {
+                let answer = answers.next();
+                tally.count(node, if members.claims.counts(claim.id, node) { answer } else { Some(Ok(Renewal::Lost)) });
+            }
         }
         if decide_by == Instant::NEVER && tallies.iter().all(|tally| tally.is_decided(members)) {
             let now = clock.now();
@@ -133,8 +136,8 @@ pub(super) async fn end(
         };
         ballot.ask(place, Box::pin(question));
     }
-    let forgetting = forget.map(|id| Arc::new(Forgetting { members: Arc::clone(members), id }));
     let answers = ballot.all().await;
+    let forgetting = forget.map(|id| Arc::new(Forgetting { members: Arc::clone(members), id }));
     let failures: Vec<_> =
         answers.into_iter().filter_map(|(node, answer)| answer.err().map(|error| (node, error))).collect();
     for (node, _) in &failures {
@@ -201,7 +204,8 @@ pub(super) async fn convert(members: &Arc<Members>, claim: &Claim, to: Mode) -> 
             return Err(error);
         }
     }
-    Ok(Some(Grant { token: members.claims.raise(claim.id, highest), until }))
+    let token = members.claims.converted(claim.id, to, grants.iter().map(|(node, _)| *node), highest);
+    Ok(Some(Grant { token, until }))
 }
 
 /// Asks every node to change the mode, and waits for all, or their limit.

@@ -35,7 +35,7 @@
 //!   renewal; the hold is lost when a majority is out of reach, and a node without an answer is neither.
 //! - **Conversions.** To read is less than to write: a downgrade that reached some nodes only leaves the others stricter
 //!   than need be. An upgrade counts at a majority of nodes where the reader was alone; any other reader has a node in
-//!   common with that. With fewer it is taken back everywhere; what is not taken back keeps others out for a while, never
+//!   common with that. From then on only those nodes' votes count. With fewer it is taken back everywhere; what is not taken back keeps others out for a while, never
 //!   lets them in. A delayed upgrade that arrives after that does the same.
 //!
 //! # What it cannot do
@@ -96,6 +96,8 @@ pub struct Settings {
     pub node_limit: Duration,
     /// Whether tokens rise over all nodes together: the highest is written back to a majority before a grant returns.
     pub fencing: bool,
+    /// The store's word, in abilities and errors: what this quorum is known as.
+    pub store: &'static str,
     /// Time and randomness.
     pub environment: Environment,
 }
@@ -108,7 +110,8 @@ impl Settings {
 impl Default for Settings {
     /// 50 ms, no fencing, the real world.
     fn default() -> Self {
-        Settings { node_limit: Duration::from_millis(50), fencing: false, environment: Environment::real() }
+        let (node_limit, environment) = (Duration::from_millis(50), Environment::real());
+        Settings { node_limit, fencing: false, store: "quorum", environment }
     }
 }
 
@@ -145,7 +148,7 @@ impl Quorum {
     pub fn new(nodes: Vec<Arc<dyn Node>>, settings: Settings) -> Result<Self> {
         let refuse = |what: String, hint: &str| Err(Error::new(ErrorKind::BadOption, what).with_hint(hint));
         let many = nodes.len();
-        if many < 3 || many % 2 == 0 || many > claims::MOST_NODES {
+        if many < 3 || many.is_multiple_of(2) || many > claims::MOST_NODES {
             let what = format!("a quorum has an odd number of nodes from 3 to {}, this one has {many}", claims::MOST_NODES);
             return refuse(what, "An even number tolerates no more failures than one node less, and splits more votes");
         }
@@ -241,7 +244,7 @@ impl Backend for Quorum {
         let seeded = nodes().all(|node| node.fencing == Fencing::DataOrClock);
         let counted = nodes().all(|node| node.fencing != Fencing::None);
         Abilities {
-            store: "quorum",
+            store: self.0.settings.store,
             kinds: &KINDS,
             fencing: match (self.0.settings.fencing && counted, seeded) {
                 (true, true) => Fencing::DataOrClock,
@@ -352,4 +355,30 @@ impl Members {
 
 fn no_cells() -> Error {
     Error::new(ErrorKind::Unsupported, "a quorum has no cells: nodes that were not asked would have an older value")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Client;
+    use crate::memory::Memory;
+
+    #[tokio::test]
+    async fn nothing_is_remembered_of_what_is_over() {
+        let stores = [(); 3].map(|()| Memory::new());
+        let quorum = Quorum::new(stores.iter().map(Memory::node).collect(), Settings::default()).unwrap();
+        let members = Arc::clone(&quorum.0);
+        let client = Client::new(quorum).unwrap();
+        let mutex = client.mutex("x").unwrap();
+        let held = mutex.lock().await.unwrap();
+        assert!(mutex.try_lock().await.unwrap().is_none());
+        assert!(mutex.try_lock_for(Duration::from_millis(5)).await.unwrap().is_none());
+        assert!(tokio::time::timeout(Duration::from_millis(5), mutex.lock()).await.is_err());
+        held.release().await.unwrap();
+        drop(mutex.lock().await.unwrap());
+        stores[..2].iter().for_each(|store| store.be_dark(true));
+        mutex.try_lock().await.unwrap_err();
+        client.close().await.unwrap();
+        assert_eq!(members.claims.len(), 0);
+    }
 }

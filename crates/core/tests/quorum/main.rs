@@ -1,0 +1,429 @@
+//! A majority decides: with nodes that are down, silent, deaf, forgetful, dark, split, or ahead of the others.
+
+mod flaky;
+
+use std::time::Duration;
+
+use flaky::{Cut, Flaky};
+use tenure_core::backend::{Fencing, Level};
+use tenure_core::memory::Memory;
+use tenure_core::quorum::{Quorum, Settings};
+use tenure_core::{Client, ErrorKind, Event, Guard, Kind, LockName, Mode, Phase, Token};
+use tenure_testkit::{eventually, eventually_async, in_time};
+
+/// Nothing expires by itself while a test runs.
+const LONG: Duration = Duration::from_secs(600);
+
+struct Five(Vec<Flaky>);
+
+impl Five {
+    fn new() -> Self {
+        Five((0..5).map(|_| Flaky::new()).collect())
+    }
+
+    fn client(&self) -> Client {
+        self.client_with(false)
+    }
+
+    fn client_with(&self, fencing: bool) -> Client {
+        let mut settings = Settings::default();
+        settings.fencing = fencing;
+        Client::new(Quorum::new(self.0.iter().map(Flaky::node).collect(), settings).unwrap()).unwrap()
+    }
+
+    fn cut(&self, nodes: impl IntoIterator<Item = usize>, how: Cut) {
+        nodes.into_iter().for_each(|node| self.0[node].cut(how));
+    }
+
+    /// Somebody has the name at this one node, and not through the quorum.
+    async fn occupied(&self, node: usize) -> (Client, Guard) {
+        let client = Client::new(self.0[node].store.backend()).unwrap();
+        let held = client.mutex("x").unwrap().ttl(LONG).unwrap().try_lock().await.unwrap().expect("it is free there");
+        (client, held)
+    }
+
+    async fn holders(&self, node: usize) -> usize {
+        Client::new(self.0[node].store.backend()).unwrap().view("x").await.unwrap().holders.len()
+    }
+
+    async fn are_empty(&self) {
+        let residue = || self.0.iter().map(|node| node.store.residue()).sum::<usize>();
+        eventually("nothing is left at any node", || residue() == 0).await;
+    }
+}
+
+async fn lock(client: &Client) -> Guard {
+    in_time("the lock is free", client.mutex("x").unwrap().ttl(LONG).unwrap().lock()).await.unwrap()
+}
+
+async fn try_lock(client: &Client) -> tenure_core::Result<Option<Guard>> {
+    client.mutex("x").unwrap().ttl(LONG).unwrap().try_lock().await
+}
+
+#[test]
+fn only_an_odd_number_of_different_servers_is_a_quorum() {
+    let of = |stores: &[&Memory]| {
+        Quorum::new(stores.iter().map(|store| store.node()).collect(), Settings::default())
+            .map(drop)
+            .map_err(|error| error.kind())
+    };
+    let [a, b, c, d] = [(); 4].map(|()| Memory::new());
+    assert_eq!(of(&[&a, &b, &c]), Ok(()));
+    for refused in [&[][..], &[&a], &[&a, &b], &[&a, &b, &c, &d], &[&a, &b, &a]] {
+        assert_eq!(of(refused), Err(ErrorKind::BadOption));
+    }
+    let mut settings = Settings::default();
+    settings.node_limit = Duration::from_secs(60);
+    assert!(Quorum::new([&a, &b, &c].map(Memory::node).to_vec(), settings).is_err());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn it_says_what_it_cannot_do() {
+    let five = Five::new();
+    let client = five.client();
+    assert_eq!(client.fair_mutex("x").unwrap_err().kind(), ErrorKind::Unsupported);
+    assert_eq!(client.semaphore("x", 3).unwrap_err().kind(), ErrorKind::Unsupported);
+    assert_eq!(client.cell("x").unwrap_err().kind(), ErrorKind::Unsupported);
+    assert_eq!(client.abilities().fencing, Fencing::None);
+    assert_eq!(five.client_with(true).abilities().fencing, Fencing::DataOrClock);
+    assert_eq!(client.abilities().kinds, [Kind::Mutex, Kind::RwLock, Kind::Election]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_of_five_may_fail_in_any_way() {
+    for how in [Cut::Down, Cut::Silent, Cut::Deaf] {
+        let five = Five::new();
+        let (one, other) = (five.client_with(true), five.client_with(true));
+        five.cut([1, 3], how);
+        let held = lock(&one).await;
+        assert!(try_lock(&other).await.unwrap().is_none(), "{how:?}");
+        assert_eq!(other.view("x").await.unwrap().holders.len(), 1, "{how:?}");
+        held.release().await.unwrap();
+        let held = lock(&other).await;
+        five.cut([1, 3], Cut::No);
+        held.release().await.unwrap();
+        five.are_empty().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hold_is_kept_while_two_of_five_fail_in_any_way() {
+    for how in [Cut::Down, Cut::Silent, Cut::Deaf] {
+        let five = Five::new();
+        let client = five.client();
+        let ttl = Duration::from_millis(900);
+        let held = client.mutex("x").unwrap().ttl(ttl).unwrap().lock().await.unwrap();
+        five.cut([0, 4], how);
+        let first = held.valid_until();
+        eventually("it is renewed", || held.valid_until() > first + ttl).await;
+        five.cut([0, 4], Cut::No);
+        held.release().await.unwrap();
+        five.are_empty().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn three_of_five_may_not() {
+    for how in [Cut::Down, Cut::Silent, Cut::Deaf] {
+        let five = Five::new();
+        let client = five.client();
+        five.cut([0, 2, 4], how);
+        let error = try_lock(&client).await.unwrap_err();
+        assert!(error.is_transient(), "{error}");
+        assert!(error.to_string().contains("2 of 5 nodes answered, and 3 must"), "{error}");
+        let reasons = ["refused, as", "no answer within"].map(|reason| error.to_string().matches(reason).count());
+        assert_eq!(reasons.iter().sum::<usize>(), 3, "it says who did not answer: {error}");
+        five.cut([0, 2, 4], Cut::No);
+        five.are_empty().await; // those that had granted it, and those of which nothing was known
+        lock(&client).await.release().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_a_majority_of_answers_a_hold_is_lost_by_the_clock() {
+    let five = Five::new();
+    let client = five.client();
+    let held = client.mutex("x").unwrap().ttl(Duration::from_millis(600)).unwrap().lock().await.unwrap();
+    let mut events = held.events();
+    five.cut([0, 1, 2], Cut::Silent);
+    in_time("it is lost", held.lost()).await;
+    assert!(tenure_core::Instant::now() >= held.valid_until(), "not before its time: nobody said no");
+    assert!(matches!(events.next().await, Some(Event::Jeopardy { .. })));
+    five.cut([0, 1, 2], Cut::No);
+    drop(held);
+    five.are_empty().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_minority_that_is_taken_is_in_nobodys_way_and_filled_later() {
+    let five = Five::new();
+    let client = five.client();
+    let ((_a, first), (_b, second)) = (five.occupied(0).await, five.occupied(1).await);
+    let held = lock(&client).await;
+    first.release().await.unwrap();
+    second.release().await.unwrap();
+    for node in 0..5 {
+        eventually_async("every node holds it", async || five.holders(node).await == 1).await;
+    }
+    held.release().await.unwrap();
+    five.are_empty().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_majority_that_is_taken_is_busy_and_nothing_is_left_elsewhere() {
+    let five = Five::new();
+    let client = five.client();
+    let mut taken = Vec::new();
+    for node in 0..3 {
+        taken.push(five.occupied(node).await);
+    }
+    assert!(try_lock(&client).await.unwrap().is_none());
+    assert_eq!((five.holders(3).await, five.holders(4).await), (0, 0));
+    let mutex = client.mutex("x").unwrap().ttl(LONG).unwrap();
+    assert!(mutex.try_lock_for(Duration::from_millis(200)).await.unwrap().is_none());
+    let waiting = tokio::spawn(async move { mutex.lock().await });
+    drop(taken.pop());
+    in_time("three of five are enough", waiting).await.unwrap().unwrap().release().await.unwrap();
+    drop(taken);
+    five.are_empty().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_outlives_nodes_that_come_and_go() {
+    let five = Five::new();
+    let (one, other) = (five.client(), five.client());
+    let held = lock(&one).await;
+    let mutex = other.mutex("x").unwrap().ttl(LONG).unwrap();
+    five.cut([0], Cut::Down);
+    let waiting = tokio::spawn(async move { mutex.lock().await });
+    eventually_async("it stands in line", async || one.view("x").await.unwrap().line.len() == 1).await;
+    five.0[1].store.forget(); // and with it who waits
+    five.cut([0], Cut::No);
+    eventually_async("it is in line again, or inside, at both", async || {
+        let node = |node: usize| Client::new(five.0[node].store.backend()).unwrap();
+        let (a, b) = (node(0).view("x").await.unwrap(), node(1).view("x").await.unwrap());
+        a.line.len() == 1 && b.holders.len() + b.line.len() == 1
+    })
+    .await;
+    assert!(!waiting.is_finished(), "a node that forgot is one vote");
+    held.release().await.unwrap();
+    in_time("the waiter is let in", waiting).await.unwrap().unwrap().release().await.unwrap();
+    five.are_empty().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_forgets_is_a_vote_lost_and_three_are_the_hold() {
+    let five = Five::new();
+    let client = five.client();
+    let held = lock(&client).await;
+    let mut events = held.events();
+    for node in [2, 4] {
+        five.0[node].store.forget();
+        assert!(matches!(in_time("it is in doubt", events.next()).await, Some(Event::Jeopardy { .. })));
+        assert_eq!(in_time("the others hold it", events.next()).await, Some(Event::Safe));
+        assert_eq!(five.holders(node).await, 0, "a renewal makes nothing anew");
+    }
+    five.0[0].store.forget();
+    in_time("it is lost, long before its time", held.lost()).await;
+    drop(held);
+    five.are_empty().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dark_node_is_not_even_asked() {
+    let five = Five::new();
+    let client = five.client();
+    five.0[..2].iter().for_each(|node| node.store.be_dark(true));
+    let held = lock(&client).await;
+    assert_eq!((five.holders(0).await, five.holders(1).await, five.holders(2).await), (0, 0, 1));
+    held.release().await.unwrap();
+    assert!(
+        client
+            .examine()
+            .await
+            .unwrap()
+            .iter()
+            .any(|found| found.level == Level::Warning && found.says.starts_with("3 of 5"))
+    );
+    five.0[2].store.be_dark(true);
+    let error = try_lock(&client).await.unwrap_err();
+    assert!(error.is_transient() && error.to_string().contains("may have forgotten"), "{error}");
+    five.are_empty().await;
+}
+
+/// What the dark rule is for: a node that restarted empty would give a second majority.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_empty_restart_lets_nobody_in_while_it_is_dark() {
+    let five = Five::new();
+    let (one, other) = (five.client(), five.client());
+    five.cut([3, 4], Cut::Down);
+    let held = lock(&one).await; // 0, 1, 2
+    five.0[2].store.be_dark(true);
+    five.0[2].store.forget();
+    five.cut([3, 4], Cut::No);
+    assert!(try_lock(&other).await.unwrap().is_none(), "two votes and a dark node");
+    five.0[2].store.be_dark(false);
+    assert!(try_lock(&other).await.unwrap().is_some(), "without the rule there are two holders");
+    drop(held);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_reaches_those_that_were_away_when_they_come_back() {
+    for how in [Cut::Down, Cut::Silent, Cut::Deaf] {
+        let five = Five::new();
+        let client = five.client();
+        let held = lock(&client).await;
+        five.cut([1, 2], how);
+        held.release().await.expect("a majority confirmed it");
+        assert_eq!(five.holders(0).await, 0);
+        five.cut([1, 2], Cut::No);
+        five.are_empty().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tokens_go_back_without_fencing_and_never_with_it() {
+    for fencing in [false, true] {
+        let five = Five::new();
+        let client = five.client_with(fencing);
+        // The first node is an hour ahead.
+        let ahead = Token::new(tenure_core::Clock::Boot.wall_micros() + 3_600_000_000);
+        five.0[0].node().raise(&LockName::new("x").unwrap(), ahead).await.unwrap();
+        five.cut([3, 4], Cut::Down);
+        let held = lock(&client).await;
+        let first = held.token();
+        assert!(first > ahead);
+        held.release().await.unwrap();
+        five.cut([3, 4], Cut::No);
+        five.cut([0, 1], Cut::Down); // and now a majority without it
+        let held = lock(&client).await;
+        assert_eq!(held.token() > first, fencing);
+        held.release().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_token_that_a_majority_cannot_take_over_is_no_grant() {
+    let five = Five::new();
+    let client = five.client_with(true);
+    let held = lock(&client).await;
+    let ahead = Token::new(held.token().get() + 3_600_000_000);
+    held.release().await.unwrap();
+    five.0[4].node().raise(&LockName::new("x").unwrap(), ahead).await.unwrap();
+    five.cut([0, 1, 2], Cut::Stubborn); // one of the five gives the highest, and one other takes it over
+    let error = try_lock(&client).await.unwrap_err();
+    assert!(error.to_string().contains("2 of 5 nodes took over the token, and 3 must"), "{error}");
+    five.are_empty().await;
+    five.cut([0], Cut::No);
+    lock(&client).await.release().await.unwrap();
+    five.are_empty().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_upgrade_that_only_a_minority_can_do_is_taken_back() {
+    let five = Five::new();
+    let (one, other) = (five.client(), five.client());
+    let mut held = one.rw_lock("x").unwrap().ttl(LONG).unwrap().read().await.unwrap();
+    let mut readers = Vec::new();
+    for node in 0..3 {
+        let client = Client::new(five.0[node].store.backend()).unwrap();
+        readers.push(client.rw_lock("x").unwrap().ttl(LONG).unwrap().read().await.unwrap());
+    }
+    assert!(!held.try_upgrade().await.unwrap());
+    held.check().unwrap();
+    assert_eq!(held.mode(), Mode::Shared);
+    let reader = other.rw_lock("x").unwrap().try_read().await.unwrap().expect("they are all readers again");
+    assert!(five.0.iter().all(|node| node.store.residue() == 1));
+    reader.release().await.unwrap();
+    drop(readers.pop());
+    assert!(in_time("a majority can", async { eventually_upgraded(&mut held).await }).await);
+    assert!(other.rw_lock("x").unwrap().try_read().await.unwrap().is_none());
+    drop((held, readers));
+    five.are_empty().await;
+}
+
+/// Where it is only a reader, a writer has no vote: other readers may be there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_writer_counts_only_the_nodes_that_made_it_one() {
+    let five = Five::new();
+    let client = five.client();
+    let mut held = client.rw_lock("x").unwrap().ttl(LONG).unwrap().read().await.unwrap();
+    let mut readers = Vec::new();
+    for node in [3, 4] {
+        let client = Client::new(five.0[node].store.backend()).unwrap();
+        readers.push(client.rw_lock("x").unwrap().ttl(LONG).unwrap().read().await.unwrap());
+    }
+    assert!(held.try_upgrade().await.unwrap(), "it is alone at three of five");
+    five.0[0].store.forget();
+    in_time("two writers' votes are not enough, whoever renews it as a reader", held.lost()).await;
+    drop((held, readers));
+    five.are_empty().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wait_that_nobody_answered_is_an_error_and_no_refusal() {
+    let five = Five::new();
+    let client = five.client();
+    five.cut([0, 1, 2], Cut::Silent);
+    let error = client.mutex("x").unwrap().try_lock_for(Duration::from_millis(20)).await.unwrap_err();
+    assert!(error.is_transient() && error.to_string().contains("2 of 5"), "{error}");
+    five.cut([0, 1, 2], Cut::No);
+    five.are_empty().await;
+}
+
+/// A dropped guard's release takes a moment.
+async fn eventually_upgraded(held: &mut Guard) -> bool {
+    while !held.try_upgrade().await.unwrap() {
+        tokio::task::yield_now().await;
+    }
+    true
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_downgrade_needs_a_majority_of_answers() {
+    let five = Five::new();
+    let (one, other) = (five.client(), five.client());
+    let mut held = one.rw_lock("x").unwrap().ttl(LONG).unwrap().write().await.unwrap();
+    five.cut([0, 1, 2], Cut::Down);
+    assert!(held.downgrade().await.unwrap_err().is_transient());
+    five.cut([0, 1, 2], Cut::No);
+    held.downgrade().await.unwrap();
+    assert!(other.rw_lock("x").unwrap().try_read().await.unwrap().is_some());
+    held.release().await.unwrap();
+    five.are_empty().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hold_that_a_minority_broke_is_held() {
+    let five = Five::new();
+    let client = five.client();
+    let held = lock(&client).await;
+    for node in 0..2 {
+        assert_eq!(Client::new(five.0[node].store.backend()).unwrap().break_holds("x", None).await.unwrap(), 1);
+    }
+    held.check().unwrap();
+    assert_eq!(client.view("x").await.unwrap().holders.len(), 1);
+    assert_eq!(held.phase(), Phase::Held);
+    Client::new(five.0[2].store.backend()).unwrap().break_holds("x", None).await.unwrap();
+    in_time("three of five broke it", held.lost()).await;
+    assert!(client.view("x").await.unwrap().holders.is_empty(), "two of five hold nothing");
+    drop(held);
+    five.are_empty().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_view_needs_a_majority_and_shows_whom_nobody_can_rule_out() {
+    let five = Five::new();
+    let (one, other) = (five.client(), five.client());
+    five.cut([3, 4], Cut::Down);
+    let held = lock(&one).await;
+    five.cut([3, 4], Cut::No);
+    five.cut([0, 1], Cut::Down); // two of its three votes are not heard
+    assert_eq!(other.view("x").await.unwrap().holders.len(), 1);
+    assert_eq!(other.list("", None, 10).await.unwrap().len(), 1);
+    five.cut([2], Cut::Down);
+    assert!(other.view("x").await.unwrap_err().is_transient());
+    five.cut(0..5, Cut::No);
+    held.release().await.unwrap();
+    five.are_empty().await;
+}
