@@ -52,7 +52,9 @@ impl Redis {
     /// # Cancel safety
     /// Dropped before it completes, nothing is left.
     pub async fn connect(settings: Settings) -> Result<Self> {
-        Ok(Redis { inner: Inner::connect(settings).await? })
+        let redis = Redis { inner: Inner::new(settings)? };
+        redis.inner.reach().await?;
+        Ok(redis)
     }
 }
 

@@ -69,11 +69,20 @@ struct Waiter {
     heard: Instant,
 }
 
-/// One look at a server's clock.
+/// One look at a server's clock, and which run of the server it was.
 struct Reading {
-    run_id: String,
+    run: Run,
     sent: Instant,
     then: u64,
+}
+
+/// One run of a server, from its start to its end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Run {
+    /// Another one after every start; empty where the server does not say.
+    pub(crate) id: String,
+    /// The latest that it can have started; `None` where the server does not say.
+    pub(crate) started: Option<Instant>,
 }
 
 /// A waiter to be touched.
@@ -176,6 +185,11 @@ impl Ear {
         clocks.get(server).map_or(0, |reading| reading.then + Instant::now().since(reading.sent).as_micros() as u64)
     }
 
+    /// The run of a server that we last connected to.
+    pub(crate) fn run(&self, server: &Address) -> Option<Run> {
+        self.clocks().get(server).map(|reading| reading.run.clone())
+    }
+
     /// The earliest local instant that the server's `granted` can have been.
     fn not_before(&self, server: &Address, granted: u64) -> Option<Instant> {
         let clocks = self.clocks();
@@ -223,9 +237,9 @@ impl Listener for Ear {
     }
 
     fn connected(&self, to: &Address, server: &Server, sent: Instant, then: u64) {
-        let reading = Reading { run_id: server.run_id.clone(), sent, then };
-        let last = self.clocks().insert(to.clone(), reading);
-        let forgot = last.is_some_and(|last| last.run_id != server.run_id);
+        let run = Run { id: server.run_id.clone(), started: server.uptime.map(|uptime| Instant::now() - uptime) };
+        let last = self.clocks().insert(to.clone(), Reading { run, sent, then });
+        let forgot = last.is_some_and(|last| last.run.id != server.run_id);
         if forgot {
             self.moved(); // to another run of itself
         }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use redis::Cmd;
@@ -31,6 +31,8 @@ pub(crate) struct Inner {
     /// Counts asks, and where in the index the next look for forgotten names begins.
     asks: AtomicU32,
     tidied: Mutex<(Bucket, Option<LockName>)>,
+    /// The other servers of a Redlock, those that were named before this one.
+    pub(crate) siblings: OnceLock<Vec<Weak<Inner>>>,
 }
 
 /// How long a mark stays that a claim was ended: longer than any ask of it may still be granted.
@@ -41,27 +43,32 @@ const TIDY_EVERY: u32 = 256;
 const TIDY_AT_ONCE: usize = 64;
 
 impl Inner {
-    pub(crate) async fn connect(settings: Settings) -> Result<Arc<Self>> {
+    /// A client that has not connected to anything yet.
+    pub(crate) fn new(settings: Settings) -> Result<Arc<Self>> {
         settings.check()?;
         let mut bytes = [0; 12];
         getrandom::fill(&mut bytes).expect("the kernel has random numbers");
         let client: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         let ear = Arc::new(Ear::default());
         let listener: Arc<dyn Listener> = ear.clone();
-        let fleet = Fleet::new(Arc::new(settings), listener, client);
-        let limit = fleet.settings.connect_limit;
-        match tokio::time::timeout(limit, fleet.reach(0)).await {
-            Ok(reached) => drop(reached.map_err(Error::from)?),
-            Err(_) => return Err(fleet.silent(0, limit).error),
-        }
         Ok(Arc::new(Inner {
-            fleet,
+            fleet: Fleet::new(Arc::new(settings), listener, client),
             ear,
             answered: Mutex::default(),
             beats: AtomicBool::new(false),
             asks: AtomicU32::new(0),
             tidied: Mutex::default(),
+            siblings: OnceLock::new(),
         }))
+    }
+
+    /// Connects to one of the servers, to learn early what is wrong.
+    pub(crate) async fn reach(&self) -> Result<()> {
+        let limit = self.fleet.settings.connect_limit;
+        match tokio::time::timeout(limit, self.fleet.reach(0)).await {
+            Ok(reached) => Ok(reached.map(drop)?),
+            Err(_) => Err(self.fleet.silent(0, limit).error),
+        }
     }
 
     pub(crate) fn bucket(&self, name: &LockName) -> Bucket {

@@ -15,6 +15,7 @@ use std::time::Duration;
 use tenure_core::backend::BoxFuture;
 use tenure_core::{Claim, Clock, Error, ErrorKind, Grant, Instant, Renewal, Result, Wait, margin};
 
+use crate::config::Settings;
 use crate::ear::{ALIVE, Due, Verdict};
 use crate::fleet::Lane;
 use crate::inner::Inner;
@@ -46,6 +47,7 @@ impl Inner {
     pub(crate) async fn acquire(self: &Arc<Self>, claim: &Claim, wait: Wait) -> Result<Option<Grant>> {
         tokio::task::coop::consume_budget().await; // a task that locks in a loop must let others run
         self.tidy_now_and_then();
+        self.must_fit(claim)?;
         let deadline = wait.deadline(Instant::now());
         if !self.fleet.is_listening(self.bucket(&claim.name)) {
             // Before the ask, so that nothing is said to nobody.
@@ -74,6 +76,18 @@ impl Inner {
                 Ok(Verdict::Gone) | Err(_) => {} // thought dead, or forgotten by a server that restarted: ask again
             }
         }
+    }
+
+    /// A Redlock's node has no vote for `largest_ttl` after its start, which helps nobody who holds for longer.
+    fn must_fit(&self, claim: &Claim) -> Result<()> {
+        let Settings { is_node, durable, largest_ttl, .. } = &*self.fleet.settings;
+        if !is_node || *durable || claim.ttl + claim.lock_delay <= *largest_ttl {
+            return Ok(());
+        }
+        let what = format!("a ttl of {:?} is longer than largest_ttl, {largest_ttl:?}", claim.ttl + claim.lock_delay);
+        Err(Error::new(ErrorKind::BadOption, what).with_hint(
+            "Say the longest ttl of all programs in the URL: largest_ttl=5m; a node has no vote for so long after its start",
+        ))
     }
 
     async fn ask_once(&self, claim: &Claim, queue: bool) -> Result<Outcome> {

@@ -1,11 +1,11 @@
-//! The suite every store must pass, over a server that all cases share, each with a prefix of its own.
+//! The suite every store must pass, over servers that all cases share, each case with a prefix of its own.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use tenure_core::{Backend, Result};
 use tenure_testkit::Harness;
-use tenure_testkit::servers::redis::Redis;
+use tenure_testkit::servers::redis::{Redis, RedisCluster, Sentinels, shared_independent, url_of};
 
 /// A prefix that no other case has, in no other process either.
 fn fresh_prefix() -> String {
@@ -25,36 +25,58 @@ async fn open(url: &str) -> Result<Arc<dyn Backend>> {
     tenure_redis::connect(&url.parse()?).await
 }
 
-struct Single {
-    prefix: String,
+/// A harness over servers that all cases share: where they are, and which of them have keys.
+macro_rules! harness {
+    ($harness:ident, $url:expr, $servers:expr) => {
+        struct $harness {
+            prefix: String,
+        }
+
+        impl $harness {
+            fn address(&self) -> String {
+                let url: String = $url;
+                format!("{url}{}prefix={}", if url.contains('?') { '&' } else { '?' }, self.prefix)
+            }
+        }
+
+        impl Harness for $harness {
+            async fn start() -> Self {
+                $harness { prefix: fresh_prefix() }
+            }
+
+            async fn backend(&self) -> Arc<dyn Backend> {
+                open(&self.address()).await.expect("the servers are there")
+            }
+
+            async fn residue(&self) -> usize {
+                let servers: Vec<&Redis> = $servers;
+                servers.into_iter().map(|server| residue(server, &self.prefix)).sum()
+            }
+
+            fn url(&self) -> Option<String> {
+                Some(self.address())
+            }
+
+            async fn open(url: &str) -> Result<Arc<dyn Backend>> {
+                open(url).await
+            }
+        }
+    };
 }
 
-impl Single {
-    fn address(&self) -> String {
-        format!("{}?prefix={}", Redis::shared().url(), self.prefix)
-    }
-}
-
-impl Harness for Single {
-    async fn start() -> Self {
-        Single { prefix: fresh_prefix() }
-    }
-
-    async fn backend(&self) -> Arc<dyn Backend> {
-        open(&self.address()).await.expect("the server is there")
-    }
-
-    async fn residue(&self) -> usize {
-        residue(Redis::shared(), &self.prefix)
-    }
-
-    fn url(&self) -> Option<String> {
-        Some(self.address())
-    }
-
-    async fn open(url: &str) -> Result<Arc<dyn Backend>> {
-        open(url).await
-    }
-}
+harness!(Single, Redis::shared().url(), vec![Redis::shared()]);
+harness!(Sentinel, Sentinels::shared().url(), vec![Sentinels::shared().master().expect("there is a master")]);
+harness!(Cluster, RedisCluster::shared().url(), RedisCluster::shared().nodes().iter().collect());
+// The servers have just started and would have no vote for a minute; they do not restart while the suite runs.
+harness!(Redlock, url_of("redlock", shared_independent()) + "?durable=yes", shared_independent().iter().collect());
+harness!(
+    Fenced,
+    url_of("redlock", shared_independent()) + "?durable=yes&fencing=majority",
+    shared_independent().iter().collect()
+);
 
 tenure_testkit::conformance!(single => Single);
+tenure_testkit::conformance!(sentinel => Sentinel);
+tenure_testkit::conformance!(cluster => Cluster);
+tenure_testkit::conformance!(redlock => Redlock);
+tenure_testkit::conformance!(redlock_fenced => Fenced);
