@@ -44,14 +44,18 @@ impl Results {
     }
 
     /// One contender's figure as a multiple of another's, repetition by repetition: both met the same weather.
-    pub(crate) fn ratio(&self, line: Line, figure: &Figure, key: &'static str, to: &'static str) -> Option<Summary> {
-        let (own, other) = (self.of(line, key)?, self.of(line, to)?);
+    pub(crate) fn ratios(&self, line: Line, figure: &Figure, key: &'static str, to: &'static str) -> Vec<f64> {
+        let (Some(own), Some(other)) = (self.of(line, key), self.of(line, to)) else { return Vec::new() };
         let pairs = own.readings.iter().zip(&other.readings).filter_map(|pair| match pair {
             (Ok(own), Ok(other)) => Some((*own.get(figure.key)?, *other.get(figure.key)?)),
             _ => None,
         });
-        // Nothing is a multiple of zero, and infinity of infinity is no number.
-        Summary::of(pairs.map(|(own, other)| if own == other { 1.0 } else { own / other }).filter(|ratio| !ratio.is_nan()))
+        // Infinity of infinity is no number, and nothing of nothing neither; here they are alike.
+        pairs.map(|(own, other)| if own == other { 1.0 } else { own / other }).collect()
+    }
+
+    pub(crate) fn ratio(&self, line: Line, figure: &Figure, key: &'static str, to: &'static str) -> Option<Summary> {
+        Summary::of(self.ratios(line, figure, key, to))
     }
 }
 

@@ -9,7 +9,7 @@ use crate::words;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
     Ahead,
-    /// Some repetitions say one thing, some the other.
+    /// Some repetitions say one thing, some another.
     Level,
     Behind,
 }
@@ -23,7 +23,8 @@ pub(crate) fn sentences(results: &Results, entries: &[&Entry], line: Line) -> Ve
             let compared: Vec<_> = entries
                 .iter()
                 .filter(|entry| entry.side == Side::Peer)
-                .filter_map(|peer| Some((*peer, results.ratio(line, figure, ours.key, peer.key)?)))
+                .map(|peer| (*peer, results.ratios(line, figure, ours.key, peer.key)))
+                .filter(|(_, ratios)| !ratios.is_empty())
                 .collect();
             if !compared.is_empty() {
                 sentences.extend(about(ours, figure, better, &compared));
@@ -33,8 +34,8 @@ pub(crate) fn sentences(results: &Results, entries: &[&Entry], line: Line) -> Ve
     sentences
 }
 
-fn about(ours: &Entry, figure: &Figure, better: Better, compared: &[(&Entry, Summary)]) -> Vec<String> {
-    let standings = compared.iter().map(|(peer, ratio)| (*peer, *ratio, standing(ratio, better)));
+fn about(ours: &Entry, figure: &Figure, better: Better, compared: &[(&Entry, Vec<f64>)]) -> Vec<String> {
+    let standings = compared.iter().map(|(peer, ratios)| (*peer, ratios, standing(ratios, better)));
     let (ahead, others): (Vec<_>, Vec<_>) = standings.partition(|(_, _, standing)| *standing == Standing::Ahead);
     let (who, what) = (ours.key, figure.head);
     if others.is_empty() {
@@ -42,7 +43,8 @@ fn about(ours: &Entry, figure: &Figure, better: Better, compared: &[(&Entry, Sum
         return vec![format!("{who}, {what}: ahead of {all}")];
     }
     let mut sentences = vec![format!("{who}, {what}: ahead of {} of {} peers", ahead.len(), compared.len())];
-    for (peer, ratio, standing) in others {
+    for (peer, ratios, standing) in others {
+        let Some(ratio) = Summary::of(ratios.iter().copied()) else { continue };
         let times =
             format!("{} of its ({} – {})", words::times(ratio.median), words::times(ratio.min), words::times(ratio.max));
         let word = if standing == Standing::Level { "level with" } else { "BEHIND" };
@@ -51,14 +53,20 @@ fn about(ours: &Entry, figure: &Figure, better: Better, compared: &[(&Entry, Sum
     sentences
 }
 
-fn standing(ratio: &Summary, better: Better) -> Standing {
-    let (worst, best) = match better {
-        Better::Less => (ratio.max, ratio.min),
-        Better::More => (1.0 / ratio.min, 1.0 / ratio.max), // now less is better here, too
+/// How many of the repetitions must agree: one in five may have met somebody else's build.
+const MOST: f64 = 0.8;
+
+fn standing(ratios: &[f64], better: Better) -> Standing {
+    let ahead = |ratio: &f64| match better {
+        Better::Less => *ratio < 1.0,
+        Better::More => *ratio > 1.0,
     };
+    let share = |count: usize| count as f64 / ratios.len() as f64;
+    let ahead_in = ratios.iter().filter(|ratio| ahead(ratio)).count();
+    let alike_in = ratios.iter().filter(|ratio| **ratio == 1.0).count();
     match () {
-        () if worst < 1.0 => Standing::Ahead,
-        () if best > 1.0 => Standing::Behind,
+        () if share(ahead_in) >= MOST => Standing::Ahead,
+        () if share(ratios.len() - ahead_in - alike_in) >= MOST => Standing::Behind,
         () => Standing::Level,
     }
 }
@@ -68,15 +76,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ahead_is_only_who_always_was() {
-        let of = |values: &[f64], better| standing(&Summary::of(values.iter().copied()).unwrap(), better);
-        assert_eq!(of(&[0.5, 0.9], Better::Less), Standing::Ahead);
-        assert_eq!(of(&[0.9, 1.1], Better::Less), Standing::Level);
-        assert_eq!(of(&[1.1, 1.2], Better::Less), Standing::Behind);
-        assert_eq!(of(&[2.0, 1.2], Better::More), Standing::Ahead);
-        assert_eq!(of(&[2.0, 0.9], Better::More), Standing::Level);
-        assert_eq!(of(&[0.5, 0.9], Better::More), Standing::Behind);
-        assert_eq!(of(&[f64::INFINITY], Better::More), Standing::Ahead);
-        assert_eq!(of(&[0.0], Better::Less), Standing::Ahead);
+    fn ahead_is_who_was_in_four_of_five() {
+        assert_eq!(standing(&[0.5, 0.9], Better::Less), Standing::Ahead);
+        assert_eq!(standing(&[0.9, 1.1], Better::Less), Standing::Level);
+        assert_eq!(standing(&[1.1, 1.2], Better::Less), Standing::Behind);
+        assert_eq!(standing(&[2.0, 1.2], Better::More), Standing::Ahead);
+        assert_eq!(standing(&[2.0, 0.9], Better::More), Standing::Level);
+        assert_eq!(standing(&[0.5, 0.9], Better::More), Standing::Behind);
+        assert_eq!(standing(&[0.5, 0.5, 0.5, 0.5, 9.0], Better::Less), Standing::Ahead);
+        assert_eq!(standing(&[0.5, 0.5, 0.5, 9.0, 9.0], Better::Less), Standing::Level);
+        assert_eq!(standing(&[f64::INFINITY], Better::More), Standing::Ahead);
+        assert_eq!(standing(&[1.0], Better::Less), Standing::Level);
     }
 }

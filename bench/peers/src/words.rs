@@ -5,13 +5,13 @@ use crate::stats::Summary;
 
 /// The median, and the spread where there is one.
 pub(crate) fn spread(summary: &Summary, unit: Unit) -> String {
-    let (median, suffix) = scaled(summary.median, unit);
-    if summary.min == summary.max {
-        return format!("{median}{suffix}");
+    let [(median, own), (low, low_unit), (high, high_unit)] =
+        [summary.median, summary.min, summary.max].map(|value| scaled(value, unit));
+    match () {
+        () if summary.min == summary.max => format!("{median}{own}"),
+        () if own == low_unit && own == high_unit => format!("{median}{own} ({low} – {high})"),
+        () => format!("{median}{own} ({low}{low_unit} – {high}{high_unit})"),
     }
-    let ((low, low_unit), (high, high_unit)) = (scaled(summary.min, unit), scaled(summary.max, unit));
-    let unless_said = |unit: &'static str| if unit == suffix { "" } else { unit };
-    format!("{median}{suffix} ({low}{} – {high}{})", unless_said(low_unit), unless_said(high_unit))
 }
 
 /// A multiple.
@@ -77,8 +77,8 @@ mod tests {
     }
 
     #[test]
-    fn a_spread_says_its_unit_once() {
+    fn a_spread_says_its_unit_where_it_changes() {
         assert_eq!(said(&[1e-3, 2e-3, 3e-3], Unit::Seconds), "2.00 ms (1.00 – 3.00)");
-        assert_eq!(said(&[500e-6, 2e-3, 3e-3], Unit::Seconds), "2.00 ms (500 µs – 3.00)");
+        assert_eq!(said(&[500e-6, 2e-3, 3e-3], Unit::Seconds), "2.00 ms (500 µs – 3.00 ms)");
     }
 }
