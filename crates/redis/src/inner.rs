@@ -87,6 +87,15 @@ impl Inner {
         self.fleet.insist(lane, self.bucket(name), Some(script), command, self.fleet.settings.answer_limit).await
     }
 
+    /// One script about one name, tried once: for what is not the same when it is done twice.
+    async fn run_once(&self, name: &LockName, script: &'static Script, command: &Cmd) -> Result<Answer> {
+        let (bucket, limit) = (self.bucket(name), self.fleet.settings.answer_limit);
+        match tokio::time::timeout(limit, self.fleet.call(Lane::Asks, bucket, Some(script), command)).await {
+            Ok(answer) => Ok(answer?),
+            Err(_) => Err(self.fleet.silent(bucket, limit).error),
+        }
+    }
+
     /// Remembers that no copy of this claim's ask is on its way.
     pub(crate) fn was_answered(&self, id: ClaimId) {
         self.answered.lock().unwrap_or_else(PoisonError::into_inner).insert(id);
@@ -124,9 +133,10 @@ impl Inner {
         Ok(verbs::counted(self.run(name, &scripts::REQUEST, &command).await?.value)?.1)
     }
 
+    /// Tried once: the second time it would break whoever was let in by the first.
     pub(crate) async fn break_holds(&self, name: &LockName, only: Option<Token>) -> Result<usize> {
         let command = verbs::break_holds(&self.fleet.layout, self.fleet.publish(), name, only);
-        Ok(verbs::counted(self.run(name, &scripts::BREAK, &command).await?.value)?.1)
+        Ok(verbs::counted(self.run_once(name, &scripts::BREAK, &command).await?.value)?.1)
     }
 
     pub(crate) async fn cell_get(&self, name: &LockName) -> Result<Versioned> {
@@ -138,13 +148,7 @@ impl Inner {
     /// A write that may have happened twice is not tried again: the second time it would say that somebody was faster.
     pub(crate) async fn cell_set(&self, name: &LockName, expected: u64, value: Option<&[u8]>) -> Result<Option<u64>> {
         let command = verbs::cell_set(&self.fleet.layout, name, expected, value);
-        let call = self.fleet.call(Lane::Asks, self.bucket(name), Some(&scripts::CELL_SET), &command);
-        let limit = self.fleet.settings.answer_limit;
-        let answer = match tokio::time::timeout(limit, call).await {
-            Ok(answer) => answer?,
-            Err(_) => return Err(self.fleet.silent(self.bucket(name), limit).error),
-        };
-        Ok(verbs::cell_written(answer.value)?.1)
+        Ok(verbs::cell_written(self.run_once(name, &scripts::CELL_SET, &command).await?.value)?.1)
     }
 
     pub(crate) async fn raise(&self, name: &LockName, at_least: Token) -> Result<Token> {

@@ -53,9 +53,10 @@ impl Inner {
             // Before the ask, so that nothing is said to nobody.
             self.fleet.insist_on_listening(self.bucket(&claim.name), self.fleet.settings.answer_limit).await?;
         }
+        let mut clean = true; // no copy of an ask can be on its way but the one we wait for
         loop {
             let mut expecting = (wait != Wait::No).then(|| self.ear.expect(&claim.name, claim.id));
-            match self.ask_once(claim, wait != Wait::No).await? {
+            match self.ask_once(claim, wait != Wait::No, &mut clean).await? {
                 Outcome::Granted(grant) => return Ok(Some(grant)),
                 Outcome::Busy => return Ok(None),
                 Outcome::Queued => {}
@@ -73,7 +74,9 @@ impl Inner {
             match verdict {
                 Ok(Verdict::Granted(grant)) => return self.confirmed(claim, grant).await.map(Some),
                 Ok(Verdict::Failed(error)) => return Err(error),
-                Ok(Verdict::Gone) | Err(_) => {} // thought dead, or forgotten by a server that restarted: ask again
+                // Thought dead, or forgotten by a server that restarted: ask again. That ask may get lost like any other,
+                // whatever became of the first.
+                Ok(Verdict::Gone) | Err(_) => self.forget(claim.id),
             }
         }
     }
@@ -90,19 +93,18 @@ impl Inner {
         ))
     }
 
-    async fn ask_once(&self, claim: &Claim, queue: bool) -> Result<Outcome> {
+    async fn ask_once(&self, claim: &Claim, queue: bool, clean: &mut bool) -> Result<Outcome> {
         let bucket = self.bucket(&claim.name);
         let inbox = self.fleet.inbox(bucket);
-        let mut clean = true;
         for _ in 0..3 {
             let by = self.fleet.known(bucket).map_or(0, |node| self.ear.estimate(&node.address));
             let by = (by != 0).then(|| by + ASK_LIFE.as_micros() as u64);
             let command = verbs::ask(&self.fleet.layout, self.fleet.publish(), claim, &inbox, queue.then_some(ALIVE), by);
             let answer = self.run(&claim.name, &scripts::ASK, &command).await?;
-            clean &= answer.clean;
+            *clean &= answer.clean;
             let (now, asked) = verbs::asked(answer.value)?;
             self.ear.read_clock(&answer.from.address, answer.sent, now);
-            if clean && !matches!(asked, Asked::Late) {
+            if *clean && !matches!(asked, Asked::Late) {
                 self.was_answered(claim.id);
             }
             if matches!(asked, Asked::Granted { .. }) && answer.replicas < self.fleet.settings.min_replicas {
