@@ -31,6 +31,11 @@ impl<H: Harness> Scene<H> {
         (self.client().await, self.client().await)
     }
 
+    /// Whether the store has this kind; asserts that it honestly says so where it has not.
+    pub async fn offers(&self, kind: Kind) -> bool {
+        Need::Kind(kind).is_met(self).await
+    }
+
     /// A client whose store has faults, and their switches.
     pub async fn faulty_client(&self) -> (Client, Arc<Faults>) {
         let (backend, faults) = Faulty::new(self.backend().await);

@@ -73,19 +73,27 @@ impl ReentrantMutex {
     /// # Cancel safety
     /// Dropping it gives up the place in line and leaves nothing behind.
     pub async fn try_lock_for(&self, owner: &Owner, wait: Duration) -> Result<Option<Guard>> {
-        // The limit is around it all: an owner's own other task may be asking all the while.
-        tokio::time::timeout(wait, self.enter(owner, Wait::For(wait))).await.unwrap_or(Ok(None))
+        self.enter(owner, Wait::For(wait)).await
     }
 
     async fn enter(&self, owner: &Owner, wait: Wait) -> Result<Option<Guard>> {
-        let slot = self.slot(owner);
+        let (slot, clock) = (self.slot(owner), self.ask.client.environment().clock);
+        let deadline = wait.deadline(clock.now());
+        // An owner's own other task may be asking all the while. The store has a limit of its own: there a free lock is had
+        // however short the wait, if its answer takes longer.
         let mut inside = match wait {
             Wait::No => match slot.try_lock() {
                 Ok(inside) => inside,
                 Err(_) => return Ok(None),
             },
-            Wait::For(_) | Wait::Forever => slot.lock().await,
+            Wait::For(_) => tokio::select! {
+                biased;
+                inside = slot.lock() => inside,
+                () = clock.sleep_until(deadline) => return Ok(None),
+            },
+            Wait::Forever => slot.lock().await,
         };
+        let wait = wait.left(deadline, clock.now());
         if let Some(lease) = inside.upgrade() {
             // Entering a hold that is lost would hide the loss from the inner section.
             return if lease.is_trusted() { Ok(Some(Guard::new(lease, Mode::Exclusive))) } else { Err(lease.lost()) };

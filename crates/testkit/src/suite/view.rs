@@ -123,8 +123,8 @@ pub async fn an_ask_is_heard_with_the_renewal<H: Harness>(scene: &Scene<H>) {
 /// Everybody inside is asked.
 pub async fn every_holder_is_asked<H: Harness>(scene: &Scene<H>) {
     let (one, other) = scene.two_clients().await;
-    let semaphore = |client: &tenure_core::Client| client.semaphore("x", 3).unwrap().ttl(Duration::from_secs(3)).unwrap();
-    let held = [semaphore(&one).acquire(1).await.unwrap(), semaphore(&other).acquire(2).await.unwrap()];
+    let lock = |client: &tenure_core::Client| client.rw_lock("x").unwrap().ttl(Duration::from_secs(3)).unwrap();
+    let held = [lock(&one).read().await.unwrap(), lock(&other).read().await.unwrap()];
     assert_eq!(other.ask("x", "all of you").await.unwrap(), 2);
     for guard in &held {
         assert_eq!(in_time("the ask is heard", guard.asked()).await.reason.as_str(), "all of you");
