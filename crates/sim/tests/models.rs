@@ -1,4 +1,4 @@
-//! Small worlds in every interleaving: core's record, and the rules that a lease rests on.
+//! Small worlds in every interleaving: core's record, and the rules that a lease and a quorum rest on.
 //!
 //! Each model has rules that can be taken away one at a time; the checker must then find how it breaks, or the model
 //! proves nothing.
@@ -7,3 +7,5 @@
 mod lease;
 #[path = "models/line.rs"]
 mod line;
+#[path = "models/quorum_token.rs"]
+mod quorum_token;
