@@ -7,5 +7,7 @@
 mod lease;
 #[path = "models/line.rs"]
 mod line;
+#[path = "models/quorum_lease.rs"]
+mod quorum_lease;
 #[path = "models/quorum_token.rs"]
 mod quorum_token;
