@@ -1,0 +1,107 @@
+//! F2, F12: what arrives too late. A grant whose window is over is no guard, and an ask that arrives after its claim's end
+//! is granted nothing.
+
+use std::time::Duration;
+
+use tenure_testkit::proxy::{Fault, Toward, Which};
+use tenure_testkit::{eventually, in_time};
+
+use crate::stage::{LONG, Stage, calls, is_free, last_token, leaves_nothing, line_is, marks, residue};
+
+/// After this long without an answer a connection counts as stuck, and the end of the claim takes another one.
+const STUCK: Duration = Duration::from_millis(100);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_grant_beyond_its_window_is_no_guard() {
+    let ttl = Duration::from_millis(300);
+    for toward in [Toward::Server, Toward::Client] {
+        let stage = Stage::new();
+        let client = stage.proxied().await;
+        let mutex = client.mutex("x").unwrap().ttl(ttl).unwrap();
+        let slow = stage.proxy.set(Which::All, Fault::Delay(toward, ttl * 2));
+        let before = calls(&stage.server, "evalsha");
+        assert!(in_time("an answer", mutex.try_lock()).await.unwrap().is_none(), "never a dead guard");
+        assert!(calls(&stage.server, "evalsha") > before, "it was granted, and ended");
+        // Whoever waits gets in as soon as the network does better.
+        let waiting = tokio::spawn(async move { mutex.lock().await });
+        eventually("it asks", || calls(&stage.server, "evalsha") > before + 2).await;
+        stage.proxy.lift(slow);
+        let held = in_time("the lock", waiting).await.unwrap().unwrap();
+        held.check().unwrap();
+        held.release().await.unwrap();
+        leaves_nothing(&stage.server, [client]).await;
+    }
+}
+
+/// The ask is stuck in one connection; its claim is ended over another; then the ask arrives.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_ask_after_its_end_is_granted_nothing() {
+    let stage = Stage::new();
+    let (client, observer) = (stage.proxied().await, stage.direct().await);
+    // With its mark taken away, the same ask is granted: the test can see what it is about.
+    for marked in [true, false] {
+        client.mutex("beacon").unwrap().lock().await.unwrap().release().await.unwrap();
+        let mutex = client.mutex("x").unwrap().ttl(Duration::from_secs(2)).unwrap();
+        let stuck = stage.proxy.set(Which::sent("beacon"), Fault::Hold(Toward::Server));
+        let requests = stage.proxy.counters().requests;
+        let asking = tokio::spawn(async move { mutex.lock().await });
+        eventually("it asks", || stage.proxy.counters().requests > requests).await;
+        tokio::time::sleep(STUCK).await;
+        asking.abort();
+        assert!(asking.await.unwrap_err().is_cancelled());
+        in_time("the end of the claim", client.close()).await.unwrap();
+        assert_eq!(marks(&stage.server), 1);
+        if !marked {
+            let mark = server_key(&stage, "*:ended:*");
+            stage.server.command(&["DEL", &mark]);
+        }
+        let (before, token) = (calls(&stage.server, "evalsha"), last_token(&stage.server));
+        stage.proxy.lift(stuck);
+        eventually("the ask arrives", || calls(&stage.server, "evalsha") > before).await;
+        if marked {
+            assert_eq!(last_token(&stage.server), token);
+            assert!(residue(&stage.server).is_empty());
+            let mark = server_key(&stage, "*:ended:*");
+            stage.server.command(&["DEL", &mark]);
+        } else {
+            assert!(last_token(&stage.server) > token);
+            assert!(!observer.view("x").await.unwrap().is_free());
+        }
+    }
+    is_free(&observer, "x").await; // its ttl is over
+}
+
+/// The same for a waiter that the server forgot and that asks a second time: that its first ask was answered says nothing
+/// about the second.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_second_ask_after_its_end_is_granted_nothing() {
+    let stage = Stage::new();
+    let (client, observer) = (stage.proxied().await, stage.direct().await);
+    let held = observer.mutex("x").unwrap().ttl(LONG).unwrap().lock().await.unwrap();
+    let mutex = client.mutex("x").unwrap().ttl(LONG).unwrap();
+    let waiting = tokio::spawn(async move { mutex.lock().await });
+    line_is(&observer, "x", 1).await;
+    let asked = calls(&stage.server, "evalsha");
+    eventually("it is touched", || calls(&stage.server, "evalsha") > asked).await;
+    // From here on all that is sent are touches, which arrive, and the second ask, which does not.
+    let missing = || stage.proxy.counters().requests - calls(&stage.server, "evalsha");
+    let none = missing();
+    let stuck = stage.proxy.set(Which::sent("beacon"), Fault::Hold(Toward::Server));
+    stage.server.command(&["FLUSHALL"]);
+    eventually("it asks again", || missing() > none).await;
+    tokio::time::sleep(STUCK).await;
+    waiting.abort();
+    assert!(waiting.await.unwrap_err().is_cancelled());
+    in_time("the end of the claim", client.close()).await.unwrap();
+    let before = calls(&stage.server, "evalsha");
+    stage.proxy.lift(stuck);
+    eventually("the ask arrives", || calls(&stage.server, "evalsha") > before).await;
+    assert!(residue(&stage.server).is_empty(), "{:?}", residue(&stage.server));
+    drop(held);
+    leaves_nothing(&stage.server, [client, observer]).await;
+}
+
+fn server_key(stage: &Stage, pattern: &str) -> String {
+    let [key] = <[String; 1]>::try_from(stage.server.command(&["KEYS", pattern]).texts()).expect("one key");
+    key
+}

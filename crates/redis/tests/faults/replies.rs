@@ -1,0 +1,81 @@
+//! F10: the server has done what was asked, and its reply is lost. The same request again, by the same id, finds it done.
+
+use std::time::Duration;
+
+use tenure_core::{Event, Phase};
+use tenure_testkit::proxy::{After, Fault, Toward, Which};
+use tenure_testkit::{eventually, in_time};
+
+use crate::stage::{LONG, Stage, last_token, leaves_nothing, marks};
+
+const BOTH: [After; 2] = [After::Silence, After::Reset];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_grant_is_found_again() {
+    for after in BOTH {
+        let stage = Stage::new();
+        let client = stage.proxied().await;
+        stage.proxy.set(Which::All, Fault::Lose(Toward::Client, 1, after));
+        let held = in_time("the lock", client.mutex("x").unwrap().ttl(LONG).unwrap().lock()).await.unwrap();
+        assert_eq!(stage.proxy.counters().lost, 1, "the reply was lost");
+        assert_eq!(held.token().get(), last_token(&stage.server), "it was granted once");
+        held.check().unwrap();
+        held.release().await.unwrap();
+        assert_eq!(marks(&stage.server), 1, "a copy of the ask may still be on its way");
+        leaves_nothing(&stage.server, [client]).await;
+    }
+}
+
+/// The holder does not mind; nor does it end with a place in line that nobody stands in.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_place_in_line_is_found_again() {
+    for after in BOTH {
+        let stage = Stage::new();
+        let (holder, client) = (stage.direct().await, stage.proxied().await);
+        let held = holder.fair_mutex("x").unwrap().ttl(LONG).unwrap().lock().await.unwrap();
+        stage.proxy.set(Which::All, Fault::Lose(Toward::Client, 1, after));
+        let waiting = tokio::spawn({
+            let mutex = client.fair_mutex("x").unwrap();
+            async move { mutex.lock().await }
+        });
+        eventually("the reply is lost", || stage.proxy.counters().lost >= 1).await;
+        held.release().await.unwrap();
+        in_time("the waiter gets in", waiting).await.unwrap().unwrap().release().await.unwrap();
+        leaves_nothing(&stage.server, [holder, client]).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_is_confirmed_in_the_end() {
+    for after in BOTH {
+        let stage = Stage::new();
+        let client = stage.proxied().await;
+        let held = client.mutex("x").unwrap().ttl(LONG).unwrap().lock().await.unwrap();
+        stage.proxy.set(Which::All, Fault::Lose(Toward::Client, 1, after));
+        in_time("the release", held.release()).await.unwrap();
+        assert_eq!(stage.proxy.counters().lost, 1, "the reply was lost");
+        leaves_nothing(&stage.server, [client]).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_renewal_is_tried_again_in_time() {
+    for after in BOTH {
+        let stage = Stage::new();
+        let client = stage.proxied().await;
+        let held = client.mutex("x").unwrap().ttl(Duration::from_secs(3)).unwrap().lock().await.unwrap();
+        let mut events = held.events();
+        let first = held.valid_until();
+        eventually("it is renewed", || held.valid_until() > first).await;
+        stage.proxy.set(Which::All, Fault::Lose(Toward::Client, 1, after));
+        eventually("a reply is lost", || stage.proxy.counters().lost >= 1).await;
+        let second = held.valid_until();
+        eventually("it is renewed again", || held.valid_until() > second).await;
+        assert_eq!(held.phase(), Phase::Held);
+        held.release().await.unwrap();
+        while let Some(event) = events.next().await {
+            assert!(!matches!(event, Event::Lost), "{event:?}");
+        }
+        leaves_nothing(&stage.server, [client]).await;
+    }
+}

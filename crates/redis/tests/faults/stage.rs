@@ -1,0 +1,300 @@
+//! What the faults happen to: a server, perhaps behind a proxy, clients of it, and a crowd whose every step is on record.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tempfile::TempDir;
+use tenure_core::{Backend, Client, Environment, ErrorKind, Result};
+use tenure_testkit::fenced::FencedFile;
+use tenure_testkit::history::{History, Kind, Mode, Op, Phase, Recorder, Task, Violation, check};
+use tenure_testkit::proxy::Proxy;
+use tenure_testkit::servers::redis::{Redis, RedisOptions};
+use tenure_testkit::{Harness, Held, Lock, Options as _, Shape, eventually, eventually_async, in_time};
+use tokio::task::JoinHandle;
+
+/// Longer than any test: whoever has it loses it by a fault, not by the machine's slowness.
+pub(crate) const LONG: Duration = Duration::from_secs(600);
+
+/// A client of the server at this URL, with a keeper of its own.
+pub(crate) async fn client(url: &str) -> Client {
+    let backend = tenure_redis::connect(&url.parse().unwrap()).await.expect("the server is there");
+    Client::with_environment(backend, Environment::real()).unwrap()
+}
+
+/// A server, and a proxy in front of it.
+pub(crate) struct Stage {
+    pub(crate) server: Redis,
+    pub(crate) proxy: Proxy,
+}
+
+impl Stage {
+    pub(crate) fn new() -> Self {
+        Self::with(RedisOptions::new())
+    }
+
+    pub(crate) fn with(options: RedisOptions) -> Self {
+        let server = Redis::start(options);
+        let proxy = Proxy::start(server.address());
+        Stage { server, proxy }
+    }
+
+    /// A client that no fault of the network meets.
+    pub(crate) async fn direct(&self) -> Client {
+        client(&self.server.url()).await
+    }
+
+    /// A client behind the proxy. It has locked and released `beacon`, which nobody else ever names, so that
+    /// `Which::sent("beacon")` is its connection for asks and no other, and whatever it does only once is done.
+    pub(crate) async fn proxied(&self) -> Client {
+        let client = client(&format!("redis://{}", self.proxy.address())).await;
+        let looks = calls(&self.server, "zrangebylex");
+        client.mutex("beacon").unwrap().lock().await.unwrap().release().await.unwrap();
+        eventually("the index was looked at", || calls(&self.server, "zrangebylex") > looks).await;
+        client
+    }
+}
+
+/// How often a server has run a command.
+pub(crate) fn calls(server: &Redis, command: &str) -> u64 {
+    server.calls().get(command).copied().unwrap_or(0)
+}
+
+/// The keys of a server, without those that may outlive their locks for a while: the last token and marks.
+pub(crate) fn residue(server: &Redis) -> Vec<String> {
+    let keys = server.command(&["KEYS", "*"]).texts().into_iter();
+    keys.filter(|key| !key.ends_with(":token") && !key.contains(":ended:")).collect()
+}
+
+/// How many claims are marked as ended.
+pub(crate) fn marks(server: &Redis) -> usize {
+    server.command(&["KEYS", "*:ended:*"]).list().len()
+}
+
+/// The last token that a server gave.
+pub(crate) fn last_token(server: &Redis) -> u64 {
+    server.command(&["GET", "tenure:{0}:token"]).int() as u64
+}
+
+/// Waits until nothing is left but tokens and marks.
+pub(crate) async fn leaves_nothing(server: &Redis, clients: impl IntoIterator<Item = Client>) {
+    for client in clients {
+        client.close().await.unwrap();
+    }
+    eventually("nothing is left", || residue(server).is_empty()).await;
+}
+
+/// Waits until so many wait for the name.
+pub(crate) async fn line_is(client: &Client, name: &str, long: usize) {
+    let what = format!("{long} wait for {name:?}");
+    eventually_async(&what, async || client.view(name).await.is_ok_and(|view| view.line.len() == long)).await;
+}
+
+/// Waits until nobody holds the name and nobody waits for it.
+pub(crate) async fn is_free(client: &Client, name: &str) {
+    let what = format!("{name:?} is free");
+    eventually_async(&what, async || client.view(name).await.is_ok_and(|view| view.is_free())).await;
+}
+
+/// What is on record: a history, and a resource that refuses lower tokens and records its writes too.
+pub(crate) struct Record {
+    pub(crate) recorder: Recorder,
+    dir: TempDir,
+}
+
+impl Record {
+    pub(crate) fn new() -> Self {
+        Record { recorder: Recorder::in_memory(), dir: tempfile::tempdir().unwrap() }
+    }
+
+    /// What a lock of this name protects.
+    pub(crate) fn fenced(&self, name: &str) -> FencedFile {
+        FencedFile::at(self.dir.path().join(name)).recorded(&self.recorder, name)
+    }
+
+    /// Takes a lock by hand, on record.
+    pub(crate) async fn lock(&self, lock: &Lock, name: &str) -> OnRecord {
+        let mut pen = self.recorder.task(name, Kind::Mutex);
+        pen.asks(Mode::Exclusive);
+        let held = in_time("the lock", lock.lock()).await.unwrap();
+        pen.granted(held.token().get(), held.valid_until());
+        OnRecord { held, pen, fenced: self.fenced(name) }
+    }
+
+    /// Everything so far.
+    pub(crate) fn history(&self) -> History {
+        self.recorder.history()
+    }
+
+    /// Exclusion was seen to break, as the documentation says it may; tokens and the fence were not.
+    #[track_caller]
+    pub(crate) fn expect_only_exclusion_broken(&self) {
+        let violations = self.expect_fence_held();
+        assert!(violations.iter().any(|broken| broken.property == "P1"), "exclusion should have been seen to break");
+    }
+
+    /// Whatever became of exclusion: tokens rose, and the resource never went back.
+    #[track_caller]
+    pub(crate) fn expect_fence_held(&self) -> Vec<Violation> {
+        let history = self.history();
+        assert!(history.grants() > 0, "a history without a grant proves nothing");
+        let violations = check(&history).err().unwrap_or_default();
+        let worse = violations.iter().filter(|broken| !matches!(broken.property, "P1" | "P12"));
+        let worse: Vec<String> = worse.map(Violation::to_string).collect();
+        assert!(worse.is_empty(), "{worse:#?}");
+        violations
+    }
+}
+
+/// A hold whose every step is recorded.
+pub(crate) struct OnRecord {
+    pub(crate) held: Held,
+    pen: Task,
+    fenced: FencedFile,
+}
+
+impl OnRecord {
+    pub(crate) fn token(&self) -> u64 {
+        self.held.token().get()
+    }
+
+    /// Writes to what the lock protects: whether that was accepted.
+    pub(crate) fn writes(&self) -> bool {
+        self.fenced.write(self.token()).unwrap()
+    }
+
+    /// Checks: whether it may be trusted.
+    pub(crate) fn checks(&self) -> bool {
+        self.pen.checks(&self.held);
+        self.held.check().is_ok()
+    }
+
+    /// Waits until it is lost.
+    pub(crate) async fn is_lost(&self) {
+        in_time("the loss", self.held.lost()).await;
+        self.pen.write(Op::Lost, Phase::Ok, Some(self.held.valid_until()));
+    }
+
+    pub(crate) async fn releases(self) -> Result<()> {
+        self.pen.write(Op::Release, Phase::Invoke, Some(self.held.valid_until()));
+        let released = self.held.release().await;
+        record_release(&self.pen, &released);
+        released
+    }
+}
+
+/// An ending that nobody confirmed is none that anybody may rely on.
+fn record_release(pen: &Task, released: &Result<()>) {
+    match released {
+        Ok(()) => pen.write(Op::Release, Phase::Ok, None),
+        Err(error) if error.kind() == ErrorKind::Lost => pen.write(Op::Release, Phase::Fail, None),
+        Err(_) => {}
+    }
+}
+
+/// Tasks that lock, write to the fenced resource and release, again and again until told to stop, whatever goes wrong.
+pub(crate) struct Crowd {
+    over: Arc<AtomicBool>,
+    tasks: Vec<JoinHandle<()>>,
+    watching: JoinHandle<()>,
+}
+
+impl Crowd {
+    /// Starts so many tasks over these clients; `observer` sees who is in line.
+    pub(crate) fn start(
+        record: &Record,
+        name: &str,
+        shape: Shape,
+        clients: &[Client],
+        tasks: usize,
+        observer: Client,
+    ) -> Self {
+        let over = Arc::new(AtomicBool::new(false));
+        let kind = if shape == Shape::FairMutex { Kind::Fair } else { Kind::Mutex };
+        let tasks = (0..tasks)
+            .map(|task| {
+                let lock = shape.make(&clients[task % clients.len()], name).unwrap().ttl(LONG).unwrap();
+                let (pen, fenced) = (record.recorder.task(name, kind), record.fenced(name));
+                tokio::spawn(member(lock, pen, fenced, Arc::clone(&over)))
+            })
+            .collect();
+        let pen = record.recorder.task(name, kind);
+        let watching = tokio::spawn(watch_the_line(observer, name.to_owned(), pen, Arc::clone(&over)));
+        Crowd { over, tasks, watching }
+    }
+
+    /// Waits until they have had so many grants more.
+    pub(crate) async fn has_had(&self, record: &Record, more: usize) {
+        let wanted = record.history().grants() + more;
+        eventually(&format!("{more} grants more"), || record.history().grants() >= wanted).await;
+    }
+
+    /// Stops them; everybody is served before.
+    pub(crate) async fn stop(self) {
+        self.over.store(true, Ordering::Relaxed);
+        for task in self.tasks {
+            in_time("everybody is served", task).await.unwrap();
+        }
+        self.watching.await.unwrap();
+    }
+}
+
+async fn member(lock: Lock, mut pen: Task, fenced: FencedFile, over: Arc<AtomicBool>) {
+    while !over.load(Ordering::Relaxed) {
+        let claim = pen.asks(Mode::Exclusive);
+        let held = match lock.clone().note(&claim.to_string()).unwrap().lock().await {
+            Ok(held) => held,
+            Err(error) => {
+                // Only what a fault excuses; a refusal or a panic of the store would be a bug.
+                assert!(matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Lost), "{error}");
+                pen.write(Op::Acquire, Phase::Unknown, None);
+                continue;
+            }
+        };
+        pen.granted(held.token().get(), held.valid_until());
+        if held.check().is_ok() {
+            fenced.write(held.token().get()).unwrap();
+        }
+        tokio::task::yield_now().await;
+        pen.checks(&held);
+        pen.write(Op::Release, Phase::Invoke, Some(held.valid_until()));
+        record_release(&pen, &held.release().await);
+    }
+}
+
+/// Writes down whom it sees in the line: every ask carries its number as a note. Sees nothing while the server is away.
+async fn watch_the_line(observer: Client, name: String, pen: Task, over: Arc<AtomicBool>) {
+    let mut seen = HashSet::new();
+    while !over.load(Ordering::Relaxed) {
+        if let Ok(view) = observer.view(&name).await {
+            for claim in view.line.iter().filter_map(|waiter| waiter.note.as_str().parse().ok()) {
+                if seen.insert(claim) {
+                    pen.saw(Op::Queue, Some(claim), None);
+                }
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+/// A server's URL as a store of the suite: what a second process opens.
+pub(crate) struct Store;
+
+impl Harness for Store {
+    async fn start() -> Self {
+        Store
+    }
+
+    async fn backend(&self) -> Arc<dyn Backend> {
+        unreachable!("it is only opened by its URL")
+    }
+
+    async fn residue(&self) -> usize {
+        0
+    }
+
+    async fn open(url: &str) -> Result<Arc<dyn Backend>> {
+        tenure_redis::connect(&url.parse()?).await
+    }
+}
