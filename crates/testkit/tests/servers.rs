@@ -236,24 +236,26 @@ async fn a_clusters_replica_takes_over() {
     assert_eq!(cluster.node_of(slot), before);
 }
 
-#[tokio::test]
-async fn sentinels_replace_a_master_that_was_killed() {
+#[test]
+fn sentinels_replace_a_master_that_was_killed() {
     let options = SentinelOptions::default().replicas(2).servers(RedisOptions::new().password("sesame"));
     let all = Sentinels::start(options.sentinel_password("open"));
     let first = all.master().unwrap();
     assert_eq!(first.port(), all.servers()[0].port());
     first.command(&["SET", "key", "value"]);
     assert_eq!(first.connect().unwrap().call(&["WAIT", "2", "0"]).unwrap().int(), 2);
-    let second = all.kill_master();
+    let (_, second) = all.kill_master();
     assert_eq!(second.command(&["GET", "key"]).text(), "value");
     all.servers()[0].restart();
-    eventually("who was master comes back as a replica", || all.servers()[0].follows()).await;
-    assert_ne!(all.fail_over().port(), second.port());
+    all.wait_until_well();
+    assert!(all.servers()[0].follows(), "who was master comes back as a replica");
+    let (before, after) = all.fail_over();
+    assert_ne!(before.port(), after.port());
 }
 
 /// What a lagging replica does not know is lost when it becomes master.
-#[tokio::test]
-async fn a_stalled_replica_takes_over_without_the_last_writes() {
+#[test]
+fn a_stalled_replica_takes_over_without_the_last_writes() {
     let all = Sentinels::start(SentinelOptions::default().proxied());
     let master = all.master().unwrap();
     let mut connection = Connection::open(all.proxy().unwrap().address()).unwrap();
@@ -263,13 +265,13 @@ async fn a_stalled_replica_takes_over_without_the_last_writes() {
     connection.call(&["SET", "late", "x"]).unwrap();
     assert_eq!(connection.call(&["WAIT", "1", "100"]).unwrap().int(), 0, "the replica heard of it");
     assert!(all.servers()[1].follows(), "the replica has noticed");
-    let promoted = all.kill_master();
+    let (_, promoted) = all.kill_master();
     assert_eq!(promoted.port(), all.servers()[1].port());
     assert_eq!(promoted.command(&["EXISTS", "early"]).int(), 1);
     assert_eq!(promoted.command(&["EXISTS", "late"]).int(), 0);
     all.proxy().unwrap().lift(stall);
     master.restart();
-    eventually("the old master follows", || master.follows()).await;
+    all.wait_until_well();
     assert_eq!(master.command(&["EXISTS", "late"]).int(), 0, "it has forgotten too");
 }
 
