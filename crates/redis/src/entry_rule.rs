@@ -188,6 +188,8 @@ struct Pair {
     marks: BTreeSet<ClaimId>,
     cells: BTreeMap<usize, (Vec<u8>, u64)>,
     mail: Vec<(ClientKey, Message)>,
+    /// The server's time when it was last heard.
+    now: u64,
 }
 
 impl Pair {
@@ -224,6 +226,7 @@ impl Pair {
             marks: BTreeSet::new(),
             cells: BTreeMap::new(),
             mail: Vec::new(),
+            now: 0,
         }
     }
 
@@ -252,6 +255,7 @@ impl Pair {
 
     /// Runs one of the record's verbs as the server's script ran; an absent record is an empty one.
     fn record<T>(&mut self, name: usize, now: u64, verb: impl FnOnce(&mut Record, Moment, &mut Vec<Wake>) -> T) -> T {
+        self.now = now;
         let record = self.records.entry(name).or_insert_with(|| Record::new(Kind::Mutex, self.last));
         record.last = self.last;
         let mut woken = Vec::new();
@@ -275,7 +279,7 @@ impl Pair {
         self.clients.insert(claim.id, client);
         let inbox = self.layout.inbox(0, &client.to_string());
         let command = verbs::ask(&self.layout, "publish", &claim, &inbox, queue, late.then_some(1));
-        let (now, says) = verbs::asked(self.send(&command)).expect("it is an answer");
+        let (now, says) = verbs::asked(self.send(&command), &claim).expect("it is an answer");
         if late {
             prop_assert_eq!(says, Asked::Late);
             return Ok(());
@@ -316,6 +320,9 @@ impl Pair {
         if !mark.is_zero() {
             self.marks.insert(id);
         }
+        // Where the script did not look at the clock, time does not matter: it was there alone.
+        prop_assert!(now.is_some() || self.records.get(&name).is_some_and(|record| record.line.len() == 1));
+        let now = now.unwrap_or(self.now);
         let expected = self.record(name, now, |record, at, woken| record.end(id, min_hold, at, woken));
         prop_assert_eq!(says, expected);
         Ok(())

@@ -58,7 +58,7 @@ scripts! {
     /// Lets a claim in, or puts it in line, or neither.
     ASK = "ask": "now.lua", "ask_fast.lua", "line.lua", "ask.lua";
     /// Ends a claim, whatever it was.
-    END = "end": "now.lua", "end_fast.lua", "line.lua", "end.lua";
+    END = "end": "end_fast.lua", "now.lua", "line.lua", "end.lua";
     /// Extends holds.
     RENEW = "renew": "now.lua", "renew.lua";
     /// Hears from waiters.

@@ -81,11 +81,20 @@ pub(crate) fn ask(
 /// Ends a claim. A hold let go before `min_hold` is over keeps the name closed until then; for `mark` afterwards no ask
 /// for this claim is granted. Answer: [`ended`].
 pub(crate) fn end(layout: &Layout, publish: &str, name: &LockName, id: ClaimId, min_hold: Duration, mark: Duration) -> Cmd {
-    let mut cmd = scripts::END.command(6, 5, 400 + 4 * name.as_str().len());
+    let marked = !mark.is_zero();
+    let mut cmd = scripts::END.command(5 + usize::from(marked), 5, 400 + 4 * name.as_str().len());
     keys(&mut cmd, layout, name);
-    cmd.arg(layout.ended(layout.bucket(name), id));
+    if marked {
+        cmd.arg(layout.ended(layout.bucket(name), id));
+    }
     words(&mut cmd, publish, name);
-    cmd.arg(id.as_bytes()).arg(micros(min_hold)).arg(mark.as_millis().min(u64::MAX.into()) as u64);
+    cmd.arg(id.as_bytes());
+    if marked || !min_hold.is_zero() {
+        cmd.arg(micros(min_hold));
+    }
+    if marked {
+        cmd.arg(u64::try_from(mark.as_millis()).unwrap_or(NEVER).clamp(1, NEVER));
+    }
     cmd
 }
 
@@ -174,8 +183,9 @@ pub(crate) fn cell_get(layout: &Layout, name: &LockName) -> Cmd {
 
 /// Writes a cell, or removes it, if its version is still `expected`. Answer: [`cell_written`].
 pub(crate) fn cell_set(layout: &Layout, name: &LockName, expected: u64, value: Option<&[u8]>) -> Cmd {
-    let mut cmd = scripts::CELL_SET.command(2, 2, 256 + value.map_or(0, <[u8]>::len));
-    cmd.arg(layout.cell(name)).arg(layout.token(layout.bucket(name))).arg(expected);
+    let mut cmd = scripts::CELL_SET.command(3, 2, 256 + value.map_or(0, <[u8]>::len));
+    let bucket = layout.bucket(name);
+    cmd.arg(layout.cell(name)).arg(layout.token(bucket)).arg(layout.names(bucket)).arg(expected);
     if let Some(value) = value {
         cmd.arg(value);
     }
@@ -212,8 +222,8 @@ pub(crate) fn tidy(layout: &Layout, bucket: Bucket, names: &[&LockName]) -> Cmd 
 
 /// Makes sure that every token given from now on is above this one. Answer: [`raised`].
 pub(crate) fn raise(layout: &Layout, bucket: Bucket, at_least: Token) -> Cmd {
-    let mut cmd = scripts::RAISE.command(1, 1, 128);
-    cmd.arg(layout.token(bucket)).arg(at_least.get());
+    let mut cmd = scripts::RAISE.command(2, 1, 128);
+    cmd.arg(layout.token(bucket)).arg(layout.names(bucket)).arg(at_least.get());
     cmd
 }
 
@@ -245,7 +255,11 @@ fn words(cmd: &mut Cmd, publish: &str, name: &LockName) {
 const SLACK_MS: u64 = 60_000;
 
 /// The answer to [`ask`].
-pub(crate) fn asked(answer: Value) -> Result<Answer<Asked>> {
+pub(crate) fn asked(answer: Value, claim: &Claim) -> Result<Answer<Asked>> {
+    if let Value::Int(_) = answer {
+        let now = number(answer)?;
+        return Ok((now, Asked::Granted { token: Token::new(now), left: claim.ttl }));
+    }
     let (now, mut rest) = opened(answer)?;
     let says = match &*rest.bytes()? {
         b"granted" => Asked::Granted { token: rest.token()?, left: rest.duration()? },
@@ -276,10 +290,13 @@ pub(crate) fn mismatch(claim: &Claim, kind: Kind, of: u32) -> Error {
     }
 }
 
-/// The answer to [`end`]: whether the claim was there.
-pub(crate) fn ended(answer: Value) -> Result<Answer<bool>> {
+/// The answer to [`end`]: whether the claim was there, and the server's time if it mattered.
+pub(crate) fn ended(answer: Value) -> Result<(Option<u64>, bool)> {
+    if let Value::Int(1) = answer {
+        return Ok((None, true));
+    }
     let (now, mut rest) = opened(answer)?;
-    Ok((now, rest.flag()?))
+    Ok((Some(now), rest.flag()?))
 }
 
 /// The answer to [`renew`] of so many claims.

@@ -102,7 +102,7 @@ impl Inner {
             let command = verbs::ask(&self.fleet.layout, self.fleet.publish(), claim, &inbox, queue.then_some(ALIVE), by);
             let answer = self.run(&claim.name, &scripts::ASK, &command).await?;
             *clean &= answer.clean;
-            let (now, asked) = verbs::asked(answer.value)?;
+            let (now, asked) = verbs::asked(answer.value, claim)?;
             self.ear.read_clock(&answer.from.address, answer.sent, now);
             if *clean && !matches!(asked, Asked::Late) {
                 self.was_answered(claim.id);

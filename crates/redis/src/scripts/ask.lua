@@ -1,5 +1,6 @@
 lock, line, held, name = KEYS[1], KEYS[2], KEYS[3], ARGV[1]
-open(found[1])
+last = tonumber(found[3] or 0)
+open(found[1], ARGV[3])
 if existed then
   sweep()
 end
@@ -30,7 +31,7 @@ else
       number = t.number
       put(t)
       call('zadd', line, number, t.id)
-      added = true
+      new_line = not first
       answer = {now, 'queued', first and 0 or 1, change_in()}
       first = first or t.id
     else

@@ -4,7 +4,8 @@
 -- ARGV  1 name, 2 publish or spublish, 3 id, 4 claim (see line.lua), 5 how long its key stays if it is alone, in ms
 --       6 how long it may stand in line unheard, 0 if it may not, 7 the time after which this request is too late
 -- gives {now, 'granted', token, left} with what is left of its window, {now, 'queued', first or not, change in or -1},
---       {now, 'busy'}, {now, 'mismatch', kind, of}, {now, 'late'} or {now, 'ended'}
+--       {now, 'busy'}, {now, 'mismatch', kind, of}, {now, 'late'} or {now, 'ended'};
+--       or one number if that is the time, the token, and a whole ttl is left: a list costs as much as a command
 --
 -- This is the short way: nobody is there. Then the record is one string, made and given its expiry in one command.
 
@@ -18,15 +19,22 @@ end
 if not found[1] then
   local _, _, take, of, ttl, _, delay = struct.unpack('<BBI4I4ddd', ARGV[4])
   if take <= of then
-    local token = now
-    if found[3] and tonumber(found[3]) >= now then
-      token = found[3] + 1
-    end
+    local last = tonumber(found[3] or 0)
+    local token = last < now and now or last + 1
     local alone = ARGV[3] .. struct.pack('<Bdddd', 1, 1, now, now + ttl + delay, token) .. ARGV[4]
     if call('set', KEYS[1], alone, 'px', ARGV[5], 'nx') then
-      call('set', KEYS[5], token, 'px', '86400000')
+      call('incrby', KEYS[5], token - last)
       call('zadd', KEYS[4], '0', ARGV[1])
-      call('expire', KEYS[4], '259200')
+      -- What lasts for days need not be told so each time: when a new hour begins, and when the index does.
+      if now - now % 3600000000 ~= last - last % 3600000000 then
+        call('expire', KEYS[5], '90000')
+        call('expire', KEYS[4], '259200')
+      elseif call('zcard', KEYS[4]) == 1 then
+        call('expire', KEYS[4], '259200')
+      end
+      if token == now then
+        return now
+      end
       return {now, 'granted', token, ttl}
     end
   end

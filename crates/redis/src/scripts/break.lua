@@ -6,7 +6,7 @@
 -- gives {now, how many there were}
 
 lock, line, held, name = KEYS[1], KEYS[2], KEYS[3], ARGV[1]
-open(call('mget', lock)[1])
+open(call('mget', lock)[1], '')
 if not existed then
   return {now, 0}
 end

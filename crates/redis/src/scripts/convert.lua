@@ -6,7 +6,7 @@
 -- gives {now, token, left}, or {now} if it cannot be had
 
 lock, line, held, name = KEYS[1], KEYS[2], KEYS[3], ARGV[1]
-open(call('mget', lock)[1])
+open(call('mget', lock)[1], ARGV[3])
 if not existed then
   return {now}
 end
@@ -24,7 +24,7 @@ if mine and mine.stage == 1 then
       mine.token = next_token()
       call('zrem', held, mine.id)
     elseif down then
-      alone = nil
+      alone, new_held = nil, true
     end
     if not same then
       taken = take

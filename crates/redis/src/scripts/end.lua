@@ -1,8 +1,9 @@
 lock, line, held, name = KEYS[1], KEYS[2], KEYS[3], ARGV[1]
-open(found)
+open(found, ARGV[3])
 local mine = existed and ticket(ARGV[3])
 if mine then
-  local until_open = mine.since + ARGV[4]
+  -- A clock that was set back may show less than when the hold began; then it began now.
+  local until_open = math.min(mine.since, now) + (ARGV[4] or 0)
   if mine.stage == 1 and until_open > now and mine.ends > now then
     mine.stage, mine.ends = 2, until_open
     put(mine)
@@ -16,7 +17,7 @@ if existed then
   close()
 end
 tell()
-if ARGV[5] ~= '0' then
+if ARGV[5] then
   call('set', KEYS[6], '', 'px', ARGV[5])
 end
 return {now, mine and 1 or 0}

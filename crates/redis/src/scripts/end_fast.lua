@@ -1,21 +1,17 @@
 -- end: ends a claim, whatever it was: a hold, a place in line, or nothing at all.
 --
--- KEYS  1 lock, 2 line, 3 held, 4 names, 5 token, 6 ended
--- ARGV  1 name, 2 publish or spublish, 3 id, 4 the least time of a hold, 5 how long no ask for it is granted any more, in ms
--- gives {now, whether it was there}
+-- KEYS  1 lock, 2 line, 3 held, 4 names, 5 token, and 6 ended if it leaves a mark
+-- ARGV  1 name, 2 publish or spublish, 3 id, and where they are not zero: 4 the least time of a hold,
+--       5 for how long no ask for it is granted any more, in ms
+-- gives {now, whether it was there}; or 1, without the time, which the short way does not need
 --
--- This is the short way: it is there alone.
+-- This is the short way: it is there alone, and may go whenever it likes.
 
+local call = redis.call
 local found = call('mget', KEYS[1])[1]
-if found and string.sub(found, 1, 16) == ARGV[3] then
-  local _, _, since, ends = struct.unpack('<Bddd', found, 17)
-  if since + ARGV[4] <= now or ends <= now then
-    call('del', KEYS[1])
-    call('zrem', KEYS[4], ARGV[1])
-    if ARGV[5] ~= '0' then
-      call('set', KEYS[6], '', 'px', ARGV[5])
-    end
-    return {now, 1}
-  end
+if found and not ARGV[4] and string.sub(found, 1, 16) == ARGV[3] then
+  call('del', KEYS[1])
+  call('zrem', KEYS[4], ARGV[1])
+  return 1
 end
 

@@ -1,9 +1,10 @@
 -- raise: makes sure that every token given from now on is above this one.
 --
--- KEYS  1 token
+-- KEYS  1 token, 2 names
 -- ARGV  1 the token
 -- gives {now, the last token now}
 
 local last = math.max(tonumber(call('get', KEYS[1]) or 0), tonumber(ARGV[1]))
-call('set', KEYS[1], last, 'px', '86400000')
+call('set', KEYS[1], last, 'ex', '90000')
+call('expire', KEYS[2], '259200') -- whoever moves the token sees to that: see ask_fast.lua
 return {now, last}

@@ -5,7 +5,7 @@
 -- gives {now, how many there were}
 
 lock, line, held, name = KEYS[1], KEYS[2], KEYS[3], ARGV[1]
-open(call('mget', lock)[1])
+open(call('mget', lock)[1], '')
 if existed then
   first = true -- whoever is there stays: only a sweep finds a record idle
   for _, t in ipairs(holders()) do

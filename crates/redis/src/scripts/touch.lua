@@ -13,7 +13,7 @@ for n = 1, #ARGV / 2 - 1 do
   name = ARGV[2 * n + 1]
   local id = ARGV[2 * n + 2]
   local says = {2}
-  open(call('mget', lock)[1])
+  open(call('mget', lock)[1], id)
   if existed then
     local mine = ticket(id)
     if mine and mine.stage == 0 then
@@ -21,7 +21,7 @@ for n = 1, #ARGV / 2 - 1 do
       put(mine)
     end
     sweep()
-    mine = mine and ticket(id)
+    mine = ticket(id)
     if mine and mine.stage == 0 then
       says = {0, first == id and 1 or 0, change_in()}
     elseif mine and mine.stage == 1 then
