@@ -1,4 +1,4 @@
-//! A server whose wall clock can be set while it runs (FAILURES F3), through a small library that is preloaded into it.
+//! A server whose wall clock can be set while it runs, through a small library that is preloaded into it.
 
 use std::ffi::OsString;
 use std::fs::File;
