@@ -212,3 +212,12 @@ impl Drop for Process {
 fn log_of(program: &Program) -> PathBuf {
     program.dir.path().join("log")
 }
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    #[should_panic(expected = "no-such-server is not installed, and this test needs it: apt-get install such-servers")]
+    fn a_missing_program_is_a_failure_that_names_its_package() {
+        super::demand("no-such-server", "such-servers");
+    }
+}
