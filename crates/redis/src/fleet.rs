@@ -20,7 +20,7 @@ use tenure_core::{Error, ErrorKind, Instant, Result};
 use crate::cluster;
 use crate::config::{Address, Settings, Topology};
 use crate::error::{Failure, Fate, Next, explain, what_next};
-use crate::link::{Link, Listener, Live, jitter};
+use crate::link::{ANSWER_LIMIT, Link, Listener, Live, jitter};
 use crate::schema::{Bucket, Layout};
 use crate::scripts::Script;
 use crate::sentinel;
@@ -141,9 +141,13 @@ impl Fleet {
 
     /// The server that has a bucket, asked for if that is not known.
     async fn node_of(&self, bucket: Bucket) -> Result<Arc<Node>, Failure> {
-        if let Some(node) = self.known(bucket) {
-            return Ok(node);
+        match self.known(bucket) {
+            Some(node) => Ok(node),
+            None => Box::pin(self.find(bucket)).await,
         }
+    }
+
+    async fn find(&self, bucket: Bucket) -> Result<Arc<Node>, Failure> {
         let mut last = self.last.lock().await;
         if let Some(node) = self.known(bucket) {
             return Ok(node); // somebody was faster
@@ -251,7 +255,10 @@ impl Fleet {
             let live = link.live().await.inspect_err(|_| self.find_anew())?;
             let sent = Instant::now();
             let under_way = UnderWay { live: &live, sent, always: lane == Lane::Keep };
-            let outcome = self.send(&live, lane, asking, command).await;
+            let outcome = match asking || lane == Lane::Synced {
+                false => live.send(command).await.map(|value| (value, 0)),
+                true => Box::pin(self.send_with_company(&live, lane, asking, command)).await,
+            };
             std::mem::forget(under_way);
             let error = match outcome {
                 Ok((value, replicas)) => {
@@ -275,10 +282,8 @@ impl Fleet {
         Err(self.lost_its_way(bucket))
     }
 
-    async fn send(&self, live: &Live, lane: Lane, asking: bool, command: &Cmd) -> RedisResult<(Value, u32)> {
-        if !asking && lane != Lane::Synced {
-            return Ok((live.send(command).await?, 0));
-        }
+    /// Sends a command that needs another one right before or behind it.
+    async fn send_with_company(&self, live: &Live, lane: Lane, asking: bool, command: &Cmd) -> RedisResult<(Value, u32)> {
         let mut pipeline = redis::pipe();
         if asking {
             pipeline.cmd("ASKING");
@@ -313,10 +318,12 @@ impl Fleet {
     ) -> Result<Answer, Failure> {
         let mut patience = Patience::new(patience);
         loop {
-            match tokio::time::timeout(patience.left(), self.call(lane, bucket, script, command)).await {
+            // A connection that is silent for this long is dropped with its request, and the next try gets another one.
+            let limit = patience.left().min(ANSWER_LIMIT);
+            match tokio::time::timeout(limit, self.call(lane, bucket, script, command)).await {
                 Ok(Ok(answer)) => return Ok(Answer { clean: patience.clean, ..answer }),
-                Ok(Err(failure)) => patience.after(failure).await?,
-                Err(_) => return Err(patience.over(|limit| self.silent(bucket, limit))),
+                Ok(Err(failure)) => Box::pin(patience.after(failure)).await?,
+                Err(_) => Box::pin(patience.after(self.silent(bucket, limit))).await?,
             }
         }
     }
@@ -328,10 +335,11 @@ impl Fleet {
     pub(crate) async fn insist_on_listening(&self, bucket: Bucket, patience: Duration) -> Result<(), Failure> {
         let mut patience = Patience::new(patience);
         loop {
-            match tokio::time::timeout(patience.left(), self.listen(bucket)).await {
+            let limit = patience.left().min(ANSWER_LIMIT);
+            match tokio::time::timeout(limit, self.listen(bucket)).await {
                 Ok(Ok(())) => return Ok(()),
                 Ok(Err(failure)) => patience.after(failure).await?,
-                Err(_) => return Err(patience.over(|limit| self.silent(bucket, limit))),
+                Err(_) => patience.after(self.silent(bucket, limit)).await?,
             }
         }
     }
@@ -362,18 +370,15 @@ impl Fleet {
 
 /// How long it is worth trying, and what came of it so far.
 struct Patience {
-    limit: Duration,
     deadline: Instant,
     pause: Duration,
     /// No try so far can have left anything on its way.
     clean: bool,
-    last: Option<Failure>,
 }
 
 impl Patience {
     fn new(limit: Duration) -> Self {
-        let pause = Duration::from_millis(10);
-        Patience { limit, deadline: Instant::now() + limit, pause, clean: true, last: None }
+        Patience { deadline: Instant::now() + limit, pause: Duration::from_millis(10), clean: true }
     }
 
     fn left(&self) -> Duration {
@@ -387,16 +392,9 @@ impl Patience {
         if failure.next == Next::Fatal || nap >= self.left() {
             return Err(failure);
         }
-        self.last = Some(failure);
         tokio::time::sleep(nap).await;
         self.pause = (self.pause * 2).min(Duration::from_millis(500));
         Ok(())
-    }
-
-    /// Time is up in the middle of a try.
-    fn over(self, silent: impl FnOnce(Duration) -> Failure) -> Failure {
-        let limit = self.limit;
-        Failure { fate: Fate::Unknown, ..self.last.unwrap_or_else(|| silent(limit)) }
     }
 }
 

@@ -14,7 +14,7 @@ use crate::ear::Ear;
 use crate::error::Failure;
 use crate::examine;
 use crate::fleet::{Answer, Fleet, Lane};
-use crate::schema::Bucket;
+use crate::schema::{Bucket, hex};
 use crate::scripts::{self, Script};
 use crate::verbs;
 use crate::{link::Listener, together};
@@ -48,11 +48,10 @@ impl Inner {
         settings.check()?;
         let mut bytes = [0; 12];
         getrandom::fill(&mut bytes).expect("the kernel has random numbers");
-        let client: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         let ear = Arc::new(Ear::default());
         let listener: Arc<dyn Listener> = ear.clone();
         Ok(Arc::new(Inner {
-            fleet: Fleet::new(Arc::new(settings), listener, client),
+            fleet: Fleet::new(Arc::new(settings), listener, hex(&bytes)),
             ear,
             answered: Mutex::default(),
             beats: AtomicBool::new(false),

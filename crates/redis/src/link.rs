@@ -123,14 +123,18 @@ impl Link {
         self.current().as_ref().filter(|live| live.is_open()).map(Arc::clone)
     }
 
-    /// The connection, made now if need be.
+    /// The connection, made now if need be. Boxed where it is made: every request carries the room for this future.
     ///
     /// # Cancel safety
     /// Dropped, a half-made connection is closed.
     pub(crate) async fn live(&self) -> Result<Arc<Live>, Failure> {
-        if let Some(live) = self.open() {
-            return Ok(live);
+        match self.open() {
+            Some(live) => Ok(live),
+            None => Box::pin(self.make()).await,
         }
+    }
+
+    async fn make(&self) -> Result<Arc<Live>, Failure> {
         let mut attempts = self.connecting.lock().await;
         if let Some(live) = self.open() {
             return Ok(live); // somebody was faster
@@ -175,7 +179,6 @@ impl Link {
         let (seconds, micros): (u64, u64) = time.and_then(|time| Ok(redis::from_redis_value(time)?)).map_err(failed)?;
         listening.map_err(failed)?;
         examine::require(&server, &self.address, &self.settings)?;
-        connection.set_response_timeout(ANSWER_LIMIT);
         let heard = AtomicU64::new(Instant::now().as_nanos());
         let live = Live { connection, open, heard, server, listens: tokio::sync::Mutex::default() };
         Ok((Arc::new(live), sent, seconds * 1_000_000 + micros))

@@ -30,32 +30,40 @@ pub(crate) type Bucket = u16;
 /// Where everything is.
 #[derive(Clone, Debug)]
 pub(crate) struct Layout {
-    prefix: String,
-    buckets: u16,
+    /// What every key of a bucket begins with.
+    heads: Vec<String>,
 }
 
 impl Layout {
     /// One bucket: a server, or a master with replicas.
     pub(crate) fn single(prefix: &str) -> Self {
-        Layout { prefix: prefix.to_owned(), buckets: 1 }
+        Self::with_buckets(prefix, 1)
     }
 
     /// Many: a cluster.
     pub(crate) fn cluster(prefix: &str) -> Self {
-        Layout { prefix: prefix.to_owned(), buckets: CLUSTER_BUCKETS }
+        Self::with_buckets(prefix, CLUSTER_BUCKETS)
+    }
+
+    fn with_buckets(prefix: &str, buckets: u16) -> Self {
+        Layout { heads: (0..buckets).map(|bucket| format!("{prefix}:{{{bucket}}}:")).collect() }
     }
 
     /// All buckets.
     pub(crate) fn buckets(&self) -> impl Iterator<Item = Bucket> + use<> {
-        0..self.buckets
+        0..self.heads.len() as Bucket
     }
 
     /// The bucket of a name. FNV-1a: fixed for ever, since all programs must agree on it, whatever their version.
     pub(crate) fn bucket(&self, name: &LockName) -> Bucket {
-        let hash = name.as_str().bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-        });
-        (hash % u64::from(self.buckets)) as Bucket
+        if self.heads.len() == 1 {
+            return 0;
+        }
+        let hash = name
+            .as_str()
+            .bytes()
+            .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+        (hash % self.heads.len() as u64) as Bucket
     }
 
     /// The hash tag of a bucket, which decides its slot in a cluster.
@@ -63,48 +71,54 @@ impl Layout {
         bucket.to_string()
     }
 
-    fn key(&self, bucket: Bucket, what: &str) -> Vec<u8> {
-        format!("{}:{{{bucket}}}:{what}", self.prefix).into_bytes()
+    fn key(&self, bucket: Bucket, what: &str, of: &str) -> Vec<u8> {
+        [&self.heads[usize::from(bucket)], what, of].concat().into_bytes()
     }
 
     /// The record of a name.
     pub(crate) fn lock(&self, name: &LockName) -> Vec<u8> {
-        self.key(self.bucket(name), &format!("lock:{}", name.as_str()))
+        self.key(self.bucket(name), "lock:", name.as_str())
     }
 
     /// The line of a name.
     pub(crate) fn line(&self, name: &LockName) -> Vec<u8> {
-        self.key(self.bucket(name), &format!("line:{}", name.as_str()))
+        self.key(self.bucket(name), "line:", name.as_str())
     }
 
     /// The shared holders of a name.
     pub(crate) fn held(&self, name: &LockName) -> Vec<u8> {
-        self.key(self.bucket(name), &format!("held:{}", name.as_str()))
+        self.key(self.bucket(name), "held:", name.as_str())
     }
 
     /// The cell of a name.
     pub(crate) fn cell(&self, name: &LockName) -> Vec<u8> {
-        self.key(self.bucket(name), &format!("cell:{}", name.as_str()))
+        self.key(self.bucket(name), "cell:", name.as_str())
     }
 
     /// The names in use.
     pub(crate) fn names(&self, bucket: Bucket) -> Vec<u8> {
-        self.key(bucket, "names")
+        self.key(bucket, "names", "")
     }
 
     /// The last token.
     pub(crate) fn token(&self, bucket: Bucket) -> Vec<u8> {
-        self.key(bucket, "token")
+        self.key(bucket, "token", "")
     }
 
     /// The mark that a claim was ended.
     pub(crate) fn ended(&self, bucket: Bucket, id: ClaimId) -> Vec<u8> {
-        let hex: String = id.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
-        self.key(bucket, &format!("ended:{hex}"))
+        self.key(bucket, "ended:", &hex(id.as_bytes()))
     }
 
     /// The channel on which a client hears about its claims in this bucket.
     pub(crate) fn inbox(&self, bucket: Bucket, client: &str) -> Vec<u8> {
-        self.key(bucket, &format!("inbox:{client}"))
+        self.key(bucket, "inbox:", client)
     }
+}
+
+/// Bytes as two digits each.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let digits = bytes.iter().flat_map(|byte| [DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
+    digits.map(char::from).collect()
 }

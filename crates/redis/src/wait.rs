@@ -51,7 +51,8 @@ impl Inner {
         let deadline = wait.deadline(Instant::now());
         if !self.fleet.is_listening(self.bucket(&claim.name)) {
             // Before the ask, so that nothing is said to nobody.
-            self.fleet.insist_on_listening(self.bucket(&claim.name), self.fleet.settings.answer_limit).await?;
+            let (bucket, limit) = (self.bucket(&claim.name), self.fleet.settings.answer_limit);
+            Box::pin(self.fleet.insist_on_listening(bucket, limit)).await?;
         }
         let mut clean = true; // no copy of an ask can be on its way but the one we wait for
         loop {
