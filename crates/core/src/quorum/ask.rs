@@ -117,8 +117,9 @@ impl<'a> Round<'a> {
                 decide_by = decide_by.min(now + took.min(limit));
             } else if self.first.is_none() && granted > 0 {
                 self.first = Some(now);
-                if now + limit < self.deadline {
-                    decide_by = now + limit; // else the wait ends first, and whoever is alive will say so
+                // Who does not wait has each node's own limit; and where the wait ends first, whoever is alive will say so.
+                if self.wait != Wait::No && now + limit < self.deadline {
+                    decide_by = now + limit;
                 }
             }
         }

@@ -25,6 +25,8 @@ struct Entry {
     held: u64,
     /// The nodes whose votes count. Where a reader became the writer it is the writer only at those that made it so.
     counts: u64,
+    /// How often a conversion of it began or ended: odd while one is under way.
+    conversions: u32,
     /// The token that was given for it.
     token: Token,
     filling: Option<Filling>,
@@ -37,6 +39,18 @@ pub(super) struct Filling {
     pub(super) runs: Arc<tokio::sync::Mutex<()>>,
 }
 
+/// A conversion under way.
+pub(super) struct Converting<'a> {
+    claims: &'a Claims,
+    id: ClaimId,
+}
+
+impl Drop for Converting<'_> {
+    fn drop(&mut self) {
+        self.claims.lock().get_mut(&stem(self.id)).into_iter().for_each(|entry| entry.conversions += 1);
+    }
+}
+
 impl Claims {
     fn lock(&self) -> MutexGuard<'_, HashMap<Stem, Entry>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -45,7 +59,8 @@ impl Claims {
     /// Notes that this round of the claim begins, and gives the claim as nodes shall know it.
     pub(super) fn begin(&self, claim: &Claim, round: u32) -> Claim {
         let id = id_of_round(claim.id, round);
-        let entry = Entry { caller: claim.id, id, held: 0, counts: EVERY_NODE, token: Token::new(0), filling: None };
+        let entry =
+            Entry { caller: claim.id, id, held: 0, counts: EVERY_NODE, conversions: 0, token: Token::new(0), filling: None };
         self.lock().insert(stem(claim.id), entry);
         Claim { id, ..claim.clone() }
     }
@@ -77,6 +92,17 @@ impl Claims {
         entry.counts = if to == Mode::Exclusive { bits(nodes) } else { EVERY_NODE };
         entry.token = entry.token.max(token);
         entry.token
+    }
+
+    /// A conversion begins; it ends when what is given is dropped.
+    pub(super) fn converts(&self, id: ClaimId) -> Converting<'_> {
+        self.lock().get_mut(&stem(id)).into_iter().for_each(|entry| entry.conversions += 1);
+        Converting { claims: self, id }
+    }
+
+    /// How often a conversion of it began or ended: odd while one is under way.
+    pub(super) fn conversions(&self, id: ClaimId) -> u32 {
+        self.lock().get(&stem(id)).map_or(0, |entry| entry.conversions)
     }
 
     /// Whether this node's vote counts.

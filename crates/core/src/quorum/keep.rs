@@ -8,7 +8,7 @@ use tokio::time::timeout;
 use super::Members;
 use super::ask::raise;
 use super::ballot::Ballot;
-use crate::{Ask, Claim, ClaimId, Grant, Instant, Mode, Renewal, Result, Token};
+use crate::{Ask, Claim, ClaimId, Error, ErrorKind, Grant, Instant, Mode, Renewal, Result, Token};
 
 /// The moment at which the votes that are still good cease to be a majority: `None` if they are none now.
 pub(super) fn until(members: &Members, votes: impl IntoIterator<Item = Instant>) -> Option<Instant> {
@@ -22,7 +22,7 @@ pub(super) fn until(members: &Members, votes: impl IntoIterator<Item = Instant>)
 struct Tally {
     held: Vec<Instant>,
     lost: usize,
-    failed: Vec<(usize, crate::Error)>,
+    failed: Vec<(usize, Error)>,
     asked: Option<Ask>,
 }
 
@@ -35,7 +35,7 @@ impl Tally {
             }
             Some(Ok(Renewal::Lost)) => self.lost += 1,
             Some(Err(error)) => self.failed.push((node, error)),
-            None => self.failed.push((node, crate::Error::new(crate::ErrorKind::Backend, "it left out an answer"))),
+            None => self.failed.push((node, Error::new(ErrorKind::Backend, "it left out an answer"))),
         }
     }
 
@@ -58,6 +58,7 @@ pub(super) async fn renew(members: &Arc<Members>, claims: &[Claim]) -> Vec<Resul
     let clock = members.clock();
     let claims: Arc<[Claim]> = claims.iter().map(|claim| members.claims.latest(claim)).collect();
     let begun = clock.now();
+    let conversions: Vec<u32> = claims.iter().map(|claim| members.claims.conversions(claim.id)).collect();
     let mut ballot = Ballot::of(members.nodes.len(), |node| {
         let (node, claims) = (Arc::clone(&members.nodes[node]), Arc::clone(&claims));
         Box::pin(async move { node.renew(&claims).await })
@@ -83,7 +84,8 @@ pub(super) async fn renew(members: &Arc<Members>, claims: &[Claim]) -> Vec<Resul
         }
     }
     if let Some(runtime) = members.runtime().filter(|_| !ballot.is_complete()) {
-        let (members, patience) = (Arc::clone(members), claims.iter().map(|claim| claim.ttl).min().unwrap_or_default() / 6);
+        let (members, claims) = (Arc::clone(members), Arc::clone(&claims));
+        let patience = claims.iter().map(|claim| claim.ttl).min().unwrap_or_default() / 6;
         runtime.spawn(timeout(patience, async move {
             while !ballot.is_complete() {
                 for (node, answers) in ballot.answers().await {
@@ -92,7 +94,17 @@ pub(super) async fn renew(members: &Arc<Members>, claims: &[Claim]) -> Vec<Resul
             }
         }));
     }
-    tallies.into_iter().map(|tally| tally.result(members)).collect()
+    let still = |claim: &Claim, before: u32| before.is_multiple_of(2) && members.claims.conversions(claim.id) == before;
+    let answers = claims.iter().zip(conversions).zip(tallies);
+    answers
+        .map(|((claim, before), tally)| if still(claim, before) { tally.result(members) } else { Err(converted()) })
+        .collect()
+}
+
+/// What a renewal says that met a conversion on its way: votes for a reader are none for a writer, and it cannot tell which
+/// they were. The conversion has a window of its own.
+fn converted() -> Error {
+    Error::new(ErrorKind::Unavailable, "its mode was changed while it was renewed")
 }
 
 /// Notes which of the claims a node holds.
@@ -125,7 +137,7 @@ pub(super) async fn end(
     claim: &Claim,
     nodes: &[usize],
     forget: Option<ClaimId>,
-) -> Vec<(usize, crate::Error)> {
+) -> Vec<(usize, Error)> {
     let claim = Arc::new(claim.clone());
     let mut ballot = Ballot::new(members.nodes.len());
     for node in nodes {
@@ -179,6 +191,7 @@ async fn insist(members: Arc<Members>, node: usize, claim: Arc<Claim>, _forgets:
 /// Changes the mode at every node at once, if a majority can.
 pub(super) async fn convert(members: &Arc<Members>, claim: &Claim, to: Mode) -> Result<Option<Grant>> {
     let claim = Arc::new(members.claims.latest(claim));
+    let _converting = members.claims.converts(claim.id);
     let mut grants: Vec<(usize, Grant)> = Vec::new();
     let (mut refused, mut failures) = (0, Vec::new());
     for (node, answer) in change(members, &claim, to).await {

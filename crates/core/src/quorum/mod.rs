@@ -35,8 +35,9 @@
 //!   renewal; the hold is lost when a majority is out of reach, and a node without an answer is neither.
 //! - **Conversions.** To read is less than to write: a downgrade that reached some nodes only leaves the others stricter
 //!   than need be. An upgrade counts at a majority of nodes where the reader was alone; any other reader has a node in
-//!   common with that. From then on only those nodes' votes count. With fewer it is taken back everywhere; what is not taken back keeps others out for a while, never
-//!   lets them in. A delayed upgrade that arrives after that does the same.
+//!   common with that. From then on only those nodes' votes count, and a renewal that met the upgrade on its way counts for
+//!   nothing. With fewer it is taken back everywhere; what is not taken back keeps others out for a while, never lets them
+//!   in. A delayed upgrade that arrives after that does the same. `quorum_upgrade.rs` in the models checks it.
 //!
 //! # What it cannot do
 //!
@@ -48,8 +49,9 @@
 //! Each node counts for itself, so the highest token of a majority may be lower than one given before by another. With
 //! [`Settings::fencing`] the highest is written back to a majority before the grant returns: whoever comes next has one of
 //! those nodes in its own majority. It costs a round trip, and rests on nodes that do not lose their counters, or seed
-//! them from a clock that does not go back ([`Fencing::DataOrClock`]). `crates/sim/tests/models/quorum_token.rs` checks it,
-//! and finds what happens without the write-back.
+//! them from a clock that does not go back ([`Fencing::DataOrClock`]) and is ahead of no other node's by longer than a node
+//! that forgot has no vote: it may have had the token from the one that is ahead. `quorum_token.rs` in the simulation's
+//! models checks it, and finds what happens without the write-back; `quorum_lease.rs` does the same for the leases.
 
 mod ask;
 mod ballot;
