@@ -28,6 +28,27 @@ async fn a_server_answers_and_ends_with_its_handle() {
     assert!(!dir.exists(), "its directory outlived it");
 }
 
+/// A child that saves goes on without its server, and would write into a directory that is being removed.
+#[tokio::test]
+async fn a_servers_children_end_with_it() {
+    for with_a_kill in [false, true] {
+        let redis = Redis::start(RedisOptions::new().arg("rdb-key-save-delay", "60000000"));
+        redis.command(&["SET", "key", "value"]);
+        redis.command(&["BGSAVE"]);
+        let (pid, dir) = (redis.pid(), redis.dir().to_owned());
+        let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+        let saver = children.split_whitespace().next().expect("a child that saves").parse().unwrap();
+        assert!(is_running(saver));
+        if with_a_kill {
+            redis.kill();
+        } else {
+            drop(redis);
+            assert!(!dir.exists());
+        }
+        eventually("the child ends", || !is_running(saver)).await;
+    }
+}
+
 /// Nothing runs at the end of a process that is killed, so something outside must notice.
 #[tokio::test]
 async fn a_server_ends_with_the_test_that_was_killed() {

@@ -13,7 +13,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open, pidfd_send_signal};
 use tempfile::TempDir;
 
 use super::wait_until;
@@ -35,8 +35,9 @@ pub(crate) struct Program {
 
 /// A server that was started, and perhaps killed since.
 pub(crate) struct Server {
-    program: Program,
+    // First, so that it has ended when its directory goes.
     process: Mutex<Process>,
+    program: Program,
     ready: Box<dyn Fn(u32) -> bool + Send + Sync>,
 }
 
@@ -45,6 +46,7 @@ impl Server {
     /// stranger. The error is what a server that ended instead had to say.
     pub(crate) fn start(program: Program, ready: impl Fn(u32) -> bool + Send + Sync + 'static) -> Result<Self, String> {
         demand(program.name, program.package);
+        demand("setsid", "util-linux");
         let process = Process::spawn(&program);
         let server = Server { program, process: Mutex::new(process), ready: Box::new(ready) };
         server.wait_ready().map(|()| server)
@@ -137,18 +139,19 @@ struct Process {
 
 /// `$0` is the log, `$1` the directory, the rest the server. A line on the pipe means "kill it", the pipe's end means that
 /// the test is gone and its directory is nobody's. Until the shell ends, a dead server is a zombie of the shell, so
-/// that its process id is not given away.
+/// that its process id is not given away. The server has a process group for itself and its children, such as the one
+/// that saves a Redis, and these end with it.
 ///
 /// When a test dies and its server is stopped, the kernel hangs up on both, as on forgotten jobs of a terminal: a shell
 /// that died of that would leave the server behind.
 const SHELL: &str = r#"
 trap : HUP INT TERM
 dir=$1; shift
-"$@" </dev/null >>"$0" 2>&1 &
+setsid "$@" </dev/null >>"$0" 2>&1 &
 echo $!
 exec >/dev/null
 read -r line; gone=$?
-kill -9 $!
+kill -9 $! -$!
 wait $!
 [ $gone = 0 ] || rm -rf "$dir"
 "#;
@@ -181,6 +184,7 @@ impl Process {
     fn kill(&mut self) {
         self.signal(Signal::KILL);
         assert!(wait_until(|| self.is_dead()), "the kernel ends what is killed");
+        let _ = kill_process_group(self.pid, Signal::KILL); // its children, if it had any
     }
 
     /// A server that is dead already hears nothing, and that is no error.
