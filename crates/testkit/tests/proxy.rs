@@ -227,6 +227,35 @@ fn mute_only_what_is_published_is_missing() {
     assert_eq!(proxy.counters().lost, 1);
 }
 
+/// In RESP3, answers and pushes share a connection, and each fault hits only what it is for.
+#[test]
+fn pushes_and_answers_on_one_connection() {
+    let (redis, proxy) = scene();
+    let mut connection = open(&proxy);
+    connection.call(&["HELLO", "3"]).unwrap();
+    assert_eq!(connection.call(&["SUBSCRIBE", "news"]).unwrap().list()[0], Reply::Text("subscribe".to_owned()));
+    proxy.set(Which::All, Fault::Duplicate);
+    connection.send(&["PUBLISH", "news", "twice"]).unwrap();
+    connection.send(&["INCR", "n"]).unwrap();
+    // Pushes of both deliveries, but one answer; a push may overtake the answer of the one who published.
+    let heard = [(); 4].map(|()| connection.read().unwrap());
+    let pushes = heard.iter().filter(|reply| matches!(reply, Reply::List(_))).count();
+    let answers: Vec<_> = heard.iter().filter(|reply| !matches!(reply, Reply::List(_))).collect();
+    assert_eq!((pushes, answers), (2, vec![&Reply::Int(1), &Reply::Int(1)]), "{heard:?}");
+    proxy.heal();
+
+    let mute = proxy.set(Which::All, Fault::Mute);
+    redis.command(&["PUBLISH", "news", "unheard"]);
+    assert_eq!(connection.call(&["INCR", "n"]).unwrap().int(), 3);
+    proxy.lift(mute);
+    // What is published is no reply to lose.
+    proxy.set(Which::All, Fault::Lose(Toward::Client, 1, After::Reset));
+    redis.command(&["PUBLISH", "news", "heard"]);
+    assert_eq!(connection.read().unwrap().texts(), ["message", "news", "heard"]);
+    assert_reset(connection.call(&["INCR", "n"]));
+    assert_eq!(redis.command(&["GET", "n"]).int(), 4);
+}
+
 /// A subscription whose connection is dead on the way back: the server believes in it, and the client too.
 #[test]
 fn a_subscription_can_be_deaf() {

@@ -218,7 +218,7 @@ async fn a_skewed_clock_moves_time_and_expiry() {
 
 #[test]
 fn a_cluster_shares_the_slots_and_moves_them() {
-    let cluster = RedisCluster::shared();
+    let cluster = RedisCluster::shared(); // hurt all the same: nobody else in this binary uses it
     let slot = cluster.slot_of("{cup}");
     let (home, tag) = (cluster.node_of(slot), "{cup}");
     let other = (home + 1) % 3;

@@ -15,7 +15,7 @@ pub enum Reply {
     Int(i64),
     /// A status or a string; what is not UTF-8 in it is replaced.
     Text(String),
-    /// Several.
+    /// Several; pushes too, and maps as keys and values in turn.
     List(Vec<Reply>),
 }
 
@@ -106,7 +106,8 @@ impl Connection {
         let number = || rest.parse::<i64>().map_err(|_| io::Error::new(io::ErrorKind::InvalidData, line.clone()));
         match kind {
             "-" => Err(io::Error::other(rest.to_owned())),
-            "+" => Ok(Reply::Text(rest.to_owned())),
+            "+" | "," | "#" => Ok(Reply::Text(rest.to_owned())),
+            "_" => Ok(Reply::Nil),
             ":" => number().map(Reply::Int),
             "$" | "*" if number()? < 0 => Ok(Reply::Nil),
             "$" => {
@@ -114,7 +115,8 @@ impl Connection {
                 self.0.read_exact(&mut bytes)?;
                 Ok(Reply::Text(String::from_utf8_lossy(&bytes[..bytes.len() - 2]).into_owned()))
             }
-            "*" => (0..number()?).map(|_| self.read()).collect::<io::Result<_>>().map(Reply::List),
+            "*" | ">" | "~" => (0..number()?).map(|_| self.read()).collect::<io::Result<_>>().map(Reply::List),
+            "%" => (0..2 * number()?).map(|_| self.read()).collect::<io::Result<_>>().map(Reply::List),
             _ => Err(io::Error::new(io::ErrorKind::InvalidData, line)),
         }
     }
