@@ -27,23 +27,9 @@ impl SlotMap {
         self.ranges.get(place).filter(|(first, ..)| *first <= slot).map(|(.., node)| node)
     }
 
-    /// A node said that another one has this slot.
-    pub(crate) fn moved(&mut self, slot: u16, to: Address) {
-        let place = self.ranges.partition_point(|(_, last, _)| *last < slot);
-        match self.ranges.get(place).cloned() {
-            Some((_, _, node)) if node == to => {}
-            Some((first, last, node)) if first <= slot => {
-                let before = (first < slot).then(|| (first, slot - 1, node.clone()));
-                let after = (slot < last).then(|| (slot + 1, last, node));
-                let parts = before.into_iter().chain([(slot, slot, to)]).chain(after);
-                self.ranges.splice(place..=place, parts);
-            }
-            _ => self.ranges.insert(place, (slot, slot, to)),
-        }
-    }
-
     /// All masters, each once.
-    pub(crate) fn nodes(&self) -> Vec<&Address> {
+    #[cfg(test)]
+    fn nodes(&self) -> Vec<&Address> {
         let mut nodes: Vec<&Address> = self.ranges.iter().map(|(.., node)| node).collect();
         nodes.sort();
         nodes.dedup();

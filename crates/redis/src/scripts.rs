@@ -50,6 +50,7 @@ macro_rules! scripts {
             Script::new($name, concat!($(include_str!(concat!("scripts/", $file))),+));)+
 
         /// All of them: what a server is taught when it knows none.
+        #[cfg(test)]
         pub(crate) static ALL: &[&Script] = &[$(&$static),+];
     };
 }

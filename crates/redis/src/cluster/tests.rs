@@ -63,24 +63,6 @@ fn rubbish_is_left_out() {
 }
 
 #[test]
-fn a_moved_slot_is_found_there_and_its_neighbours_stay() {
-    let mut map = SlotMap { ranges: vec![(0, 10, at(1)), (20, 30, at(2))] };
-    for slot in [0, 5, 10, 15, 16383, 20, 5] {
-        map.moved(slot, at(3));
-    }
-    for slot in [0, 5, 10, 15, 20, 16383] {
-        assert_eq!(map.node_of(slot), Some(&at(3)), "{slot}");
-    }
-    for (slot, node) in
-        [(1, Some(1)), (4, Some(1)), (6, Some(1)), (9, Some(1)), (11, None), (14, None), (21, Some(2)), (31, None)]
-    {
-        assert_eq!(map.node_of(slot), node.map(at).as_ref(), "{slot}");
-    }
-    map.moved(5, at(1));
-    assert_eq!(map.node_of(5), Some(&at(1)));
-}
-
-#[test]
 fn a_view_that_is_in_touch_goes_before_one_that_is_newer() {
     let seen = |ok, last, epoch| Seen { from: at(1), map: SlotMap { ranges: vec![(0, last, at(1))] }, ok, epoch };
     let mut views = [seen(false, 16383, 9), seen(true, 16383, 2), seen(true, 16383, 3), seen(true, 100, 9)];
