@@ -25,7 +25,7 @@ use tokio::sync::{Notify, oneshot};
 use crate::codec::Message;
 use crate::config::Address;
 use crate::examine::Server;
-use crate::link::Listener;
+use crate::link::{Listener, jitter};
 use crate::verbs::Touched;
 
 /// How often a waiter makes itself heard.
@@ -47,9 +47,10 @@ pub(crate) enum Verdict {
 }
 
 /// All waiters of a client, and what is known about its servers' clocks.
-#[derive(Default)]
 pub(crate) struct Ear {
     waits: Mutex<HashMap<ClaimId, Waiter>>,
+    /// Where in a second this client's heart beats: all its waiters at once, and not all clients at once.
+    phase: Duration,
     clocks: Mutex<HashMap<Address, Reading>>,
     pub(crate) news: OnceLock<News>,
     /// When the heart wakes up by itself.
@@ -91,6 +92,19 @@ pub(crate) struct Due {
     pub(crate) id: ClaimId,
 }
 
+impl Default for Ear {
+    fn default() -> Self {
+        Ear {
+            waits: Mutex::default(),
+            phase: jitter(HEARTBEAT),
+            clocks: Mutex::default(),
+            news: OnceLock::new(),
+            planned: AtomicU64::new(0),
+            bell: Notify::new(),
+        }
+    }
+}
+
 impl Ear {
     fn waits(&self) -> MutexGuard<'_, HashMap<ClaimId, Waiter>> {
         self.waits.lock().unwrap_or_else(PoisonError::into_inner)
@@ -115,9 +129,16 @@ impl Ear {
         if let Some(waiter) = self.waits().get_mut(&id) {
             waiter.confirmed = sent;
             waiter.heard = now;
-            waiter.due = now + change_in.unwrap_or(HEARTBEAT).min(HEARTBEAT);
+            let beat = self.beat_after(now);
+            waiter.due = change_in.map_or(beat, |change_in| beat.min(now + change_in));
             self.ring_before(waiter.due);
         }
+    }
+
+    /// The next beat that is not just now.
+    fn beat_after(&self, now: Instant) -> Instant {
+        let (every, phase) = (HEARTBEAT.as_nanos() as u64, self.phase.as_nanos() as u64);
+        Instant::from_nanos((now + COMPANY).as_nanos().saturating_sub(phase).next_multiple_of(every) + phase)
     }
 
     /// Wakes the heart if it would sleep past this. Waking a thread costs more than a hand-over, so only then.
