@@ -158,7 +158,7 @@ impl<'a> Round<'a> {
     /// A majority granted it: is there time left, and do enough nodes know its token?
     async fn won(&mut self) -> Result<Option<Grant>> {
         let until = keep::until(self.members, self.granted().map(|(_, grant)| grant.until)).expect("a majority granted it");
-        let token = self.granted().map(|(_, grant)| grant.token).max().expect("a majority granted it");
+        let token = keep::token(self.members, self.granted().map(|(_, grant)| grant.token)).expect("a majority granted it");
         if self.members.settings.fencing {
             raise(self.members, &self.claim, self.granted().map(|(node, grant)| (node, grant.token)).collect(), token)
                 .await?;
@@ -220,9 +220,9 @@ impl<'a> Round<'a> {
 const A_MOMENT: Duration = Duration::from_millis(1);
 
 /// Has a majority know the token, so that whoever comes next, with a majority of its own, gets a higher one. A node that
-/// gave it knows it.
+/// gave it or a higher one knows it; where every node voted, that is a majority already.
 pub(super) async fn raise(members: &Arc<Members>, claim: &Claim, given: Vec<(usize, Token)>, token: Token) -> Result<()> {
-    let knows = |node: usize| given.iter().any(|(by, given)| *by == node && *given == token);
+    let knows = |node: usize| given.iter().any(|(by, given)| *by == node && *given >= token);
     let mut known = (0..members.nodes.len()).filter(|node| knows(*node)).count();
     let mut ballot = Ballot::new(members.nodes.len());
     for place in (0..members.nodes.len()).filter(|node| !knows(*node)) {

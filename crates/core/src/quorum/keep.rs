@@ -17,6 +17,15 @@ pub(super) fn until(members: &Members, votes: impl IntoIterator<Item = Instant>)
     ends.get(members.majority() - 1).copied()
 }
 
+/// The token that these votes make: the highest of the lowest that are a majority. Whoever knows of an earlier grant is
+/// among those, so it is higher than that; and the votes above it need not be told of it. A vote that comes late is mostly a
+/// higher one, and changes nothing.
+pub(super) fn token(members: &Members, votes: impl IntoIterator<Item = Token>) -> Option<Token> {
+    let mut tokens: Vec<Token> = votes.into_iter().collect();
+    tokens.sort_unstable();
+    tokens.get(members.majority() - 1).copied()
+}
+
 /// The votes on one claim's renewal.
 #[derive(Default)]
 struct Tally {
@@ -209,15 +218,15 @@ pub(super) async fn convert(members: &Arc<Members>, claim: &Claim, to: Mode) -> 
         let cannot = refused > members.spare() || failures.is_empty();
         return if cannot { Ok(None) } else { Err(members.too_few(grants.len(), &format!("made it {to}"), failures)) };
     };
-    let highest: Token = grants.iter().map(|(_, grant)| grant.token).max().expect("a majority changed it");
+    let voted = token(members, grants.iter().map(|(_, grant)| grant.token)).expect("a majority changed it");
     if to == Mode::Exclusive && members.settings.fencing {
         let given = grants.iter().map(|(node, grant)| (*node, grant.token)).collect();
-        if let Err(error) = raise(members, &claim, given, highest).await {
+        if let Err(error) = raise(members, &claim, given, voted).await {
             change(members, &claim, Mode::Shared).await;
             return Err(error);
         }
     }
-    let token = members.claims.converted(claim.id, to, grants.iter().map(|(node, _)| *node), highest);
+    let token = members.claims.converted(claim.id, to, grants.iter().map(|(node, _)| *node), voted);
     Ok(Some(Grant { token, until }))
 }
 

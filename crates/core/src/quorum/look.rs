@@ -65,12 +65,11 @@ pub(super) async fn view(members: &Arc<Members>, name: &LockName) -> Result<View
 fn merged(members: &Members, name: &LockName, views: Vec<View>) -> View {
     let unheard = members.nodes.len() - views.len();
     let kind = views.iter().find_map(|view| view.kind);
-    let (mut holds, mut line) = (HashMap::<Fingerprint, (usize, Holder)>::new(), HashMap::<Fingerprint, Waiter>::new());
+    let (mut holds, mut line) = (HashMap::<Fingerprint, (Vec<Token>, Holder)>::new(), HashMap::<Fingerprint, Waiter>::new());
     for view in views {
         for holder in view.holders {
-            let (votes, shown) = holds.entry(holder.claim).or_insert_with(|| (0, holder.clone()));
-            *votes += 1;
-            shown.token = shown.token.max(holder.token);
+            let (votes, shown) = holds.entry(holder.claim).or_insert_with(|| (Vec::new(), holder.clone()));
+            votes.push(holder.token);
             shown.held_for = shown.held_for.max(holder.held_for);
             shown.expires_in = shown.expires_in.max(holder.expires_in);
             shown.closing |= holder.closing;
@@ -85,9 +84,11 @@ fn merged(members: &Members, name: &LockName, views: Vec<View>) -> View {
     }
     let mut view = View { name: name.clone(), kind, holders: Vec::new(), line: Vec::new() };
     for (claim, (votes, holder)) in holds {
-        if votes + unheard >= members.majority() {
+        if votes.len() + unheard >= members.majority() {
             line.remove(&claim);
-            view.holders.push(holder);
+            let highest = votes.iter().copied().max().expect("somebody shows it");
+            let token = super::keep::token(members, votes).unwrap_or(highest);
+            view.holders.push(Holder { token, ..holder });
         } else {
             let Holder { mode, note, origin, held_for, .. } = holder;
             line.entry(claim).or_insert(Waiter { claim, mode, note, origin, waiting_for: held_for });

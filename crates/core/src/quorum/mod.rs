@@ -46,9 +46,10 @@
 //!
 //! # Tokens
 //!
-//! Each node counts for itself, so the highest token of a majority may be lower than one given before by another. With
-//! [`Settings::fencing`] the highest is written back to a majority before the grant returns: whoever comes next has one of
-//! those nodes in its own majority. It costs a round trip, and rests on nodes that do not lose their counters, or seed
+//! Each node counts for itself, so a token that one majority makes may be lower than one that another made before. With
+//! [`Settings::fencing`] it is written back to a majority before the grant returns: whoever comes next has one of those nodes
+//! in its own majority. A grant's token is the highest of the lowest votes that are a majority, so that where every node
+//! voted a majority knows it already, and it costs nothing; with fewer it costs a round trip. It rests on nodes that do not lose their counters, or seed
 //! them from a clock that does not go back ([`Fencing::DataOrClock`]) and is ahead of no other node's by longer than a node
 //! that forgot has no vote: it may have had the token from the one that is ahead. `quorum_token.rs` in the simulation's
 //! models checks it, and finds what happens without the write-back; `quorum_lease.rs` does the same for the leases.
@@ -96,7 +97,7 @@ pub struct Settings {
     /// How long one node may take: for an answer, and to follow where others let a waiter in. Several round trips, and far
     /// less than any ttl.
     pub node_limit: Duration,
-    /// Whether tokens rise over all nodes together: the highest is written back to a majority before a grant returns.
+    /// Whether tokens rise over all nodes together: each is known to a majority before its grant returns.
     pub fencing: bool,
     /// The store's word, in abilities and errors: what this quorum is known as.
     pub store: &'static str,

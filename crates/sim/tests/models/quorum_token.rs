@@ -1,5 +1,5 @@
-//! Fencing tokens of a quorum: three nodes that count for themselves, and the highest of a majority written back to a
-//! majority before the grant returns.
+//! Fencing tokens of a quorum: three nodes that count for themselves; of the votes that came, the highest of the lowest that
+//! are a majority is the token, and it is written back to a majority before the grant returns.
 //!
 //! Nobody is kept out here: every ask is granted wherever it arrives, as if all leases were over at once. What must hold
 //! even so is all that a fenced resource needs: whoever began to ask after a grant had returned has a higher token. Requests
@@ -14,8 +14,10 @@ const CLIENTS: usize = 2;
 /// What is so in this world, and which rule is taken away.
 #[derive(Clone, Copy, Debug)]
 struct Rules {
-    /// The highest token is written back to a majority before the grant returns.
+    /// The token is written back to a majority before the grant returns.
     write_back: bool,
+    /// The token is the lowest of all votes, which more nodes know.
+    lowest: bool,
     /// A token is never less than the node's clock.
     seeded: bool,
     /// How far the first node's clock is ahead.
@@ -28,7 +30,8 @@ struct Rules {
     rounds: [u8; CLIENTS],
 }
 
-const SOUND: Rules = Rules { write_back: true, seeded: false, ahead: 0, forget: 0, dark_for: 0, rounds: [2, 2] };
+const SOUND: Rules =
+    Rules { write_back: true, lowest: false, seeded: false, ahead: 0, forget: 0, dark_for: 0, rounds: [2, 2] };
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct World {
@@ -61,7 +64,7 @@ enum Stage {
         floor: u8,
         votes: [Option<u8>; NODES],
     },
-    /// Every node was told of the highest.
+    /// Every node was told of the token.
     Writing {
         floor: u8,
         token: u8,
@@ -150,10 +153,12 @@ impl Model for Rules {
             }
             Step::Counts(client) => {
                 let Stage::Asking { floor, votes } = world.clients[client].stage else { return None };
-                let token = votes.into_iter().flatten().max()?;
-                if self.write_back {
-                    // Whoever gave it knows it.
-                    let known = votes.map(|vote| vote == Some(token));
+                let mut tokens: Vec<u8> = votes.into_iter().flatten().collect();
+                tokens.sort_unstable();
+                let token = if self.lowest { tokens[0] } else { tokens[MAJORITY - 1] };
+                // Whoever gave it, or a higher one, knows it.
+                let known = votes.map(|vote| vote >= Some(token));
+                if self.write_back && known.iter().filter(|known| **known).count() < MAJORITY {
                     next.clients[client].stage = Stage::Writing { floor, token, known };
                 } else {
                     self.returns(&mut next, client, floor, token);
@@ -204,9 +209,10 @@ fn breaks(what: &str, rules: Rules) {
 }
 
 #[test]
-fn tokens_rise_because_the_highest_is_written_back() {
+fn tokens_rise_because_they_are_written_back() {
     holds("written back", SOUND);
     breaks("not written back", Rules { write_back: false, ..SOUND });
+    breaks("the lowest vote of all", Rules { lowest: true, ..SOUND });
 }
 
 #[test]
