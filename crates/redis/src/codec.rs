@@ -254,3 +254,82 @@ impl<'a> Input<'a> {
 fn text(bytes: &[u8]) -> Result<&str, Garbled> {
     std::str::from_utf8(bytes).map_err(|_| Garbled("a text is not UTF-8"))
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use tenure_core::LockName;
+
+    use super::*;
+
+    fn modes() -> impl Strategy<Value = Mode> {
+        let permits = (1u32.., 1u32..).prop_map(|(take, of)| Mode::Permits {
+            take: NonZeroU32::new(take).expect("not 0"),
+            of: NonZeroU32::new(of).expect("not 0"),
+        });
+        prop_oneof![Just(Mode::Exclusive), Just(Mode::Shared), permits]
+    }
+
+    fn text() -> impl Strategy<Value = (Note, Origin)> {
+        ("[^\\p{C}]{0,40}", "[^\\p{C}]{0,20}", any::<u32>()).prop_map(|(note, host, pid)| {
+            (Note::new(note).expect("nothing unprintable is in it"), Origin { host: host.into(), pid })
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn a_claim_is_read_as_it_was_written(
+            mode in modes(), kind in prop::sample::select(&Kind::ALL[..]), (note, origin) in text(),
+            inbox in prop::collection::vec(any::<u8>(), 0..80), numbers in prop::array::uniform4(0..=NEVER), stage in 0u8..3,
+        ) {
+            let claim = Claim {
+                name: LockName::new("x").expect("it is a name"), kind, mode, id: ClaimId::from_bytes([7; 16]),
+                ttl: Duration::from_nanos(1), handover_ttl: Duration::from_secs(2), lock_delay: Duration::MAX,
+                min_hold: Duration::ZERO, note, origin,
+            };
+            // What `struct.pack('<Bdddd', …)` puts before it.
+            let mut bytes = vec![stage];
+            numbers.iter().for_each(|number| bytes.extend_from_slice(&(*number as f64).to_le_bytes()));
+            bytes.extend(encode_claim(&claim, &inbox));
+            let stage = [Stage::Waiting, Stage::Held, Stage::Closing][usize::from(stage)];
+            let [number, since, ends, token] = numbers;
+            let token = Token::new(token);
+            let Claim { note, origin, .. } = claim;
+            prop_assert_eq!(decode_ticket(&bytes), Ok(Ticket { stage, number, since, ends, token, kind, mode, note, origin }));
+            for end in 0..bytes.len() {
+                let _ = decode_ticket(&bytes[..end]); // cut short: anything but a panic
+            }
+        }
+
+        #[test]
+        fn an_ask_is_read_as_it_was_written((reason, by) in text()) {
+            let ask = Ask { reason, by };
+            prop_assert_eq!(decode_ask(&encode_ask(&ask)), Ok(ask.clone()));
+            let letter = [b"a", &[7; 16][..], &encode_ask(&ask)].concat();
+            prop_assert_eq!(Message::decode(&letter), Some(Message::Asked(ClaimId::from_bytes([7; 16]), ask)));
+        }
+
+        #[test]
+        fn rubbish_is_refused(bytes in prop::collection::vec(any::<u8>(), 0..200), first in prop::sample::select(&b"gal\0\x01\x02"[..])) {
+            let bytes = [&[first], &bytes[..]].concat();
+            let _ = (decode_ticket(&bytes), decode_ask(&bytes), Message::decode(&bytes));
+        }
+    }
+
+    #[test]
+    fn whole_numbers_only() {
+        let whole = |number: f64| Input(&number.to_le_bytes()).whole();
+        assert_eq!(whole(0.0), Ok(0));
+        assert_eq!(whole(NEVER as f64), Ok(NEVER));
+        for bad in [-1.0, 0.5, f64::NAN, f64::INFINITY, NEVER as f64 + 1.0] {
+            assert!(whole(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn durations_are_rounded_up() {
+        assert_eq!(micros(Duration::from_nanos(1)), 1);
+        assert_eq!(micros(Duration::from_micros(5)), 5);
+        assert_eq!(micros(Duration::MAX), NEVER);
+    }
+}

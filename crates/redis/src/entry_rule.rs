@@ -5,11 +5,13 @@
 //! passed between two scripts passed for both, and short ttls really end. One step is one script; after it the test looks
 //! at everything there is to see.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::num::NonZeroU32;
 use std::time::Duration;
 
 use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
 use redis::{Cmd, Connection, Value};
 use tenure_core::record::{Admission, ClientKey, Moment, Record, Stage, Touched as Stands, Wake};
 use tenure_core::{Ask, Claim, ClaimId, Instant, Kind, LockName, Mode, Note, Origin, Token, View};
@@ -134,12 +136,12 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         20 => (claim(), prop::bool::weighted(0.7), queue, prop::bool::weighted(0.03))
             .prop_map(|(claim, fresh, queue, late)| Step::Ask { claim, fresh, queue, late }),
-        10 => (claim(), maybe(millis(1..8)), any::<bool>())
+        10 => (claim(), maybe(millis(1..8)), prop::bool::weighted(0.3))
             .prop_map(|(claim, min_hold, mark)| Step::End { claim, min_hold, mark }),
         4 => claims().prop_map(|claims| Step::Renew { claims }),
         5 => (claims(), brief()).prop_map(|(claims, alive)| Step::Touch { claims, alive }),
         4 => (claim(), to).prop_map(|(claim, to)| Step::Convert { claim, to }),
-        2 => (0..NAMES).prop_map(|name| Step::Request { name }),
+        5 => (0..NAMES).prop_map(|name| Step::Request { name }),
         3 => (0..NAMES, prop::option::of(claim())).prop_map(|(name, only)| Step::Break { name, only }),
         2 => (0..NAMES, any::<bool>(), any::<Option<u8>>())
             .prop_map(|(name, current, value)| Step::Cell { name, current, value }),
@@ -149,27 +151,63 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig {
+#[test]
+fn every_answer_is_the_records() {
+    let mut runner = TestRunner::new(ProptestConfig {
         cases: 40,
         max_shrink_iters: 400,
         failure_persistence: None, // time is part of a history and cannot be kept
         ..ProptestConfig::default()
-    })]
-
-    #[test]
-    fn every_answer_is_the_records(
-        shapes in prop::collection::vec(shape(), CLAIMS),
-        steps in prop::collection::vec(step(), 60..120),
-    ) {
+    });
+    let histories = (prop::collection::vec(shape(), CLAIMS), prop::collection::vec(step(), 60..120));
+    let seen = RefCell::new(BTreeMap::new());
+    let outcome = runner.run(&histories, |(shapes, steps)| {
         let mut pair = Pair::new(shapes);
-        for step in steps {
-            pair.run(&step)?;
+        for step in &steps {
+            pair.run(step)?;
             pair.look()?;
         }
         pair.finish()?;
+        for (what, times) in pair.seen {
+            *seen.borrow_mut().entry(what).or_insert(0) += times;
+        }
+        Ok(())
+    });
+    outcome.unwrap_or_else(|failure| panic!("{failure}"));
+    let seen = seen.into_inner();
+    for what in EVERYTHING {
+        assert!(seen.contains_key(what), "never happened in all these histories: {what}; but {seen:?}");
     }
 }
+
+/// What must have happened somewhere in the histories, or they show nothing.
+const EVERYTHING: &[&str] = &[
+    "asked: granted",
+    "asked: queued",
+    "asked: first in line",
+    "asked: busy",
+    "asked: mismatch",
+    "asked: late",
+    "asked: ended",
+    "ended: nothing",
+    "ended: something",
+    "ended: closing",
+    "renewed: held",
+    "renewed: asked",
+    "renewed: lost",
+    "touched: waiting",
+    "touched: granted",
+    "touched: gone",
+    "converted: to shared",
+    "converted: to exclusive",
+    "converted: not",
+    "told: granted",
+    "told: asked",
+    "told: lost",
+    "let in several at once",
+    "cell written",
+    "cell refused",
+];
 
 /// The server's side and the record's side, and what both have seen.
 struct Pair {
@@ -190,6 +228,7 @@ struct Pair {
     mail: Vec<(ClientKey, Message)>,
     /// The server's time when it was last heard.
     now: u64,
+    seen: BTreeMap<&'static str, u32>,
 }
 
 impl Pair {
@@ -227,7 +266,12 @@ impl Pair {
             cells: BTreeMap::new(),
             mail: Vec::new(),
             now: 0,
+            seen: BTreeMap::new(),
         }
+    }
+
+    fn saw(&mut self, what: &'static str) {
+        *self.seen.entry(what).or_insert(0) += 1;
     }
 
     fn send(&mut self, command: &Cmd) -> Value {
@@ -264,6 +308,9 @@ impl Pair {
         if record.is_idle() {
             self.records.remove(&name);
         }
+        if woken.len() > 1 {
+            *self.seen.entry("let in several at once").or_insert(0) += 1;
+        }
         for Wake { client, id, token, granted, handover_ttl: left } in woken {
             self.tokens.insert(id, token);
             self.mail.push((client, Message::Granted { id, token, granted: granted.as_nanos() / 1_000, left }));
@@ -280,6 +327,15 @@ impl Pair {
         let inbox = self.layout.inbox(0, &client.to_string());
         let command = verbs::ask(&self.layout, "publish", &claim, &inbox, queue, late.then_some(1));
         let (now, says) = verbs::asked(self.send(&command), &claim).expect("it is an answer");
+        self.saw(match says {
+            Asked::Granted { .. } => "asked: granted",
+            Asked::Queued { first: true, .. } => "asked: first in line",
+            Asked::Queued { .. } => "asked: queued",
+            Asked::Busy => "asked: busy",
+            Asked::Mismatch { .. } => "asked: mismatch",
+            Asked::Late => "asked: late",
+            Asked::Ended => "asked: ended",
+        });
         if late {
             prop_assert_eq!(says, Asked::Late);
             return Ok(());
@@ -325,6 +381,14 @@ impl Pair {
         let now = now.unwrap_or(self.now);
         let expected = self.record(name, now, |record, at, woken| record.end(id, min_hold, at, woken));
         prop_assert_eq!(says, expected);
+        let record = self.records.get(&name);
+        let closing =
+            |record: &Record| record.line.iter().any(|it| it.id == id && matches!(it.stage, Stage::Closing { .. }));
+        self.saw(match says {
+            true if record.is_some_and(closing) => "ended: closing",
+            true => "ended: something",
+            false => "ended: nothing",
+        });
         Ok(())
     }
 
@@ -338,6 +402,11 @@ impl Pair {
                 Some(asked) => Renewed::Held(asked),
                 None => Renewed::Lost,
             };
+            self.saw(match says {
+                Renewed::Held(None) => "renewed: held",
+                Renewed::Held(Some(_)) => "renewed: asked",
+                Renewed::Lost => "renewed: lost",
+            });
             prop_assert_eq!(says, expected);
         }
         Ok(())
@@ -361,6 +430,11 @@ impl Pair {
                     Stands::Gone => Touched::Gone,
                 }
             });
+            self.saw(match says {
+                Touched::Waiting { .. } => "touched: waiting",
+                Touched::Granted { .. } => "touched: granted",
+                Touched::Gone => "touched: gone",
+            });
             prop_assert_eq!(says, expected);
         }
         Ok(())
@@ -377,6 +451,11 @@ impl Pair {
         if let Some((token, _)) = says {
             self.tokens.insert(id, token);
         }
+        self.saw(match (says, to) {
+            (None, _) => "converted: not",
+            (_, Mode::Exclusive) => "converted: to exclusive",
+            _ => "converted: to shared",
+        });
         prop_assert_eq!(says, expected);
         Ok(())
     }
@@ -415,6 +494,7 @@ impl Pair {
             }
         }
         prop_assert_eq!(says, current.then_some(self.last.get()));
+        self.saw(if current { "cell written" } else { "cell refused" });
         let read = verbs::cell(self.send(&verbs::cell_get(&self.layout, &self.names[name]))).expect("it is a cell");
         let expected = self.cells.get(&name).map_or((None, 0), |(value, version)| (Some(value.clone()), *version));
         prop_assert_eq!(read, expected);
@@ -443,6 +523,13 @@ impl Pair {
     /// Looks at everything: the messages, the views, the index, and which keys there are and for how long.
     fn look(&mut self) -> Result<(), TestCaseError> {
         let mut mail = self.letters();
+        for (_, message) in &mail {
+            self.saw(match message {
+                Message::Granted { .. } => "told: granted",
+                Message::Asked(..) => "told: asked",
+                Message::Lost(_) => "told: lost",
+            });
+        }
         let order = |letter: &(ClientKey, Message)| format!("{letter:?}");
         mail.sort_by_key(order);
         self.mail.sort_by_key(order);

@@ -227,10 +227,13 @@ pub(crate) fn raise(layout: &Layout, bucket: Bucket, at_least: Token) -> Cmd {
     cmd
 }
 
-/// Does nothing, with as much to carry as an ask has: the smallest request that a grant could possibly cost.
+/// Does nothing, with as much to carry as the end of a claim has, which is the least that any verb on a lock could cost.
 pub(crate) fn probe(layout: &Layout, bucket: Bucket) -> Cmd {
-    let mut cmd = scripts::PROBE.command(1, 0, 64);
-    cmd.arg(layout.token(bucket));
+    let mut cmd = scripts::PROBE.command(5, 3, 256);
+    for _ in 0..3 {
+        cmd.arg(layout.inbox(bucket, "nobody"));
+    }
+    cmd.arg(layout.names(bucket)).arg(layout.token(bucket)).arg("nobody").arg("publish").arg(&[0_u8; 16]);
     cmd
 }
 
@@ -292,8 +295,10 @@ pub(crate) fn mismatch(claim: &Claim, kind: Kind, of: u32) -> Error {
 
 /// The answer to [`end`]: whether the claim was there, and the server's time if it mattered.
 pub(crate) fn ended(answer: Value) -> Result<(Option<u64>, bool)> {
-    if let Value::Int(1) = answer {
-        return Ok((None, true));
+    match answer {
+        Value::Int(1) => return Ok((None, true)),
+        Value::Int(_) => return Ok((Some(number(answer)?), true)),
+        _ => {}
     }
     let (now, mut rest) = opened(answer)?;
     Ok((Some(now), rest.flag()?))
@@ -484,4 +489,71 @@ fn number(value: Value) -> Result<u64> {
         _ => None,
     };
     number.ok_or_else(|| Garbled("a part of an answer is not a number").into())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use tenure_core::{Note, Origin};
+
+    use super::*;
+
+    fn claim() -> Claim {
+        Claim {
+            name: LockName::new("x").expect("it is a name"),
+            kind: Kind::Mutex,
+            mode: Mode::Exclusive,
+            id: ClaimId::from_bytes([7; 16]),
+            ttl: Duration::from_secs(30),
+            handover_ttl: Duration::from_secs(2),
+            lock_delay: Duration::ZERO,
+            min_hold: Duration::ZERO,
+            note: Note::none(),
+            origin: Origin { host: "here".into(), pid: 1 },
+        }
+    }
+
+    fn rubbish() -> impl Strategy<Value = Value> {
+        let words: &'static [&'static str] = &["granted", "queued", "busy", "mismatch", "late", "ended", "m", "1"];
+        let leaf = prop_oneof![
+            Just(Value::Nil),
+            (-2i64..8).prop_map(Value::Int),
+            any::<i64>().prop_map(Value::Int),
+            prop::sample::select(words).prop_map(|word| Value::BulkString(word.into())),
+            prop::collection::vec(any::<u8>(), 0..40).prop_map(Value::BulkString),
+            Just(Value::Okay),
+        ];
+        leaf.prop_recursive(3, 32, 6, |inner| prop::collection::vec(inner, 0..6).prop_map(Value::Array))
+    }
+
+    proptest! {
+        #[test]
+        fn rubbish_is_an_error_of_the_backend(answer in rubbish()) {
+            let name = LockName::new("x").expect("it is a name");
+            let errors = [
+                asked(answer.clone(), &claim()).err(),
+                ended(answer.clone()).err(),
+                renewed(answer.clone(), 2).err(),
+                touched(answer.clone(), 2).err(),
+                converted(answer.clone()).err(),
+                counted(answer.clone()).err(),
+                viewed(answer.clone(), &[&name]).err(),
+                cell(answer.clone()).err(),
+                cell_written(answer.clone()).err(),
+                listed(answer.clone()).err(),
+                raised(answer).err(),
+            ];
+            prop_assert!(errors.into_iter().flatten().all(|error| error.kind() == ErrorKind::Backend));
+        }
+    }
+
+    #[test]
+    fn what_is_zero_is_not_sent() {
+        let (layout, claim) = (Layout::single("t"), claim());
+        let args = |min_hold, mark| end(&layout, "publish", &claim.name, claim.id, min_hold, mark).args_iter().count();
+        let some = Duration::from_millis(1);
+        assert_eq!(args(Duration::ZERO, Duration::ZERO), 3 + 5 + 3);
+        assert_eq!(args(some, Duration::ZERO), 3 + 5 + 4);
+        assert_eq!(args(Duration::ZERO, some), 3 + 6 + 5);
+    }
 }

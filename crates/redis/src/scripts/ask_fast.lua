@@ -7,7 +7,9 @@
 --       {now, 'busy'}, {now, 'mismatch', kind, of}, {now, 'late'} or {now, 'ended'};
 --       or one number if that is the time, the token, and a whole ttl is left: a list costs as much as a command
 --
--- This is the short way: nobody is there. Then the record is one string, made and given its expiry in one command.
+-- These are the short ways. Nobody is there: then the record is one string, made and given its expiry in one command. Or one
+-- is there alone and alive, and whoever asks would neither share with it nor wait: then the record stays that string. Or one
+-- holds it exclusively and others wait already, so that whoever asks is behind them.
 
 if now > tonumber(ARGV[7]) then
   return {now, 'late'}
@@ -16,9 +18,9 @@ local found = call('mget', KEYS[1], KEYS[6], KEYS[5])
 if found[2] then
   return {now, 'ended'}
 end
+local kind_wanted, mode_wanted, take, of_wanted, ttl, _, delay = struct.unpack('<BBI4I4ddd', ARGV[4])
 if not found[1] then
-  local _, _, take, of, ttl, _, delay = struct.unpack('<BBI4I4ddd', ARGV[4])
-  if take <= of then
+  if take <= of_wanted then
     local last = tonumber(found[3] or 0)
     local token = last < now and now or last + 1
     local alone = ARGV[3] .. struct.pack('<Bdddd', 1, 1, now, now + ttl + delay, token) .. ARGV[4]
@@ -37,6 +39,28 @@ if not found[1] then
       end
       return {now, 'granted', token, ttl}
     end
+    -- So it is a hash, or gone only now.
+    local fields = call('hmget', KEYS[1], 'm', ARGV[3])
+    if fields[1] and not fields[2] and ARGV[6] ~= '0' then
+      local kind_there, taken, of, number, keeps, opens, alone = struct.unpack('<BI4I4dddI2c0', fields[1])
+      local alive = now + ARGV[6]
+      if alone ~= '' and opens > now and kind_there == kind_wanted and alive <= keeps then
+        local head = call('zrange', KEYS[2], 0, 0)[1]
+        local first = head and call('hget', KEYS[1], head)
+        if first and select(4, struct.unpack('<Bddd', first)) > now then
+          call('zadd', KEYS[2], number + 1, ARGV[3])
+          call('hset', KEYS[1],
+            ARGV[3], struct.pack('<Bdddd', 0, number + 1, now, alive, 0) .. ARGV[4],
+            'm', struct.pack('<BI4I4dddI2c0', kind_there, taken, of, number + 1, keeps, opens, 16, alone))
+          return {now, 'queued', 0, opens - now}
+        end
+      end
+    end
+  end
+elseif ARGV[6] == '0' and string.sub(found[1], 1, 16) ~= ARGV[3] then
+  local _, _, _, ends, _, kind_there, mode_there = struct.unpack('<BddddBB', found[1], 17)
+  if ends > now and kind_there == kind_wanted and (mode_there == 0 or mode_wanted == 0) then
+    return {now, 'busy'}
   end
 end
 

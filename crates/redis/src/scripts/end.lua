@@ -1,5 +1,6 @@
 lock, line, held, name = KEYS[1], KEYS[2], KEYS[3], ARGV[1]
-open(found, ARGV[3])
+last = tonumber(found[2] or 0)
+open(found[1], ARGV[3])
 local mine = existed and ticket(ARGV[3])
 if mine then
   -- A clock that was set back may show less than when the hold began; then it began now.

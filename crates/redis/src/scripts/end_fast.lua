@@ -3,13 +3,13 @@
 -- KEYS  1 lock, 2 line, 3 held, 4 names, 5 token, and 6 ended if it leaves a mark
 -- ARGV  1 name, 2 publish or spublish, 3 id, and where they are not zero: 4 the least time of a hold,
 --       5 for how long no ask for it is granted any more, in ms
--- gives {now, whether it was there}; or 1, without the time, which the short way does not need
+-- gives {now, whether it was there}; or one number if it was: 1 where time did not matter, else now
 --
--- This is the short way: it is there alone, and may go whenever it likes.
+-- These are the short ways, for a hold that may go whenever it likes. First: it is there alone.
 
 local call = redis.call
-local found = call('mget', KEYS[1])[1]
-if found and not ARGV[4] and string.sub(found, 1, 16) == ARGV[3] then
+local found = call('mget', KEYS[1], KEYS[5])
+if found[1] and not ARGV[4] and string.sub(found[1], 1, 16) == ARGV[3] then
   call('del', KEYS[1])
   call('zrem', KEYS[4], ARGV[1])
   return 1

@@ -28,9 +28,11 @@ local last, before -- the last token, and what it was before if it is a new one
 local mail = {}
 
 local function decode(id, packed)
-  local t = {id = id, rest = string.sub(packed, 34)}
-  t.stage, t.number, t.since, t.ends, t.token, t.kind, t.mode, t.take, t.of, t.ttl, t.handover, t.delay, t.inbox =
-    struct.unpack(TICKET, packed)
+  local stage, place, since, ends, token, sort, mode, take, room, ttl, handover, delay, inbox = struct.unpack(TICKET, packed)
+  local t = {
+    id = id, stage = stage, number = place, since = since, ends = ends, token = token, rest = string.sub(packed, 34),
+    kind = sort, mode = mode, take = take, of = room, ttl = ttl, handover = handover, delay = delay, inbox = inbox,
+  }
   tickets[id] = t
   return t
 end
@@ -70,15 +72,6 @@ local function drop(t)
     call('zrem', held, t.id)
     taken = taken - t.take
   end
-end
-
--- The tickets of all who hold, or keep the name closed.
-local function holders()
-  local all = {}
-  for _, id in ipairs(alone and {alone} or call('zrange', held, 0, -1)) do
-    all[#all + 1] = ticket(id) or nil
-  end
-  return all
 end
 
 local function admits(t)
@@ -166,20 +159,6 @@ local function sweep()
     end
     first = nil
   until #heads < 2
-end
-
--- When time alone may next let somebody in.
-local function change_in()
-  local ends = opens
-  if not alone then
-    ends = call('zrange', held, 0, 0, 'withscores')[2]
-  end
-  return ends and math.max(0, ends - now) or -1
-end
-
--- What is left of the window that a holder may trust.
-local function left(t)
-  return math.max(0, t.ends - t.delay - now)
 end
 
 -- Writes back what has changed, or removes a record that nobody is in.

@@ -4,7 +4,10 @@
 -- ARGV  1 the token
 -- gives {now, the last token now}
 
-local last = math.max(tonumber(call('get', KEYS[1]) or 0), tonumber(ARGV[1]))
-call('set', KEYS[1], last, 'ex', '90000')
-call('expire', KEYS[2], '259200') -- whoever moves the token sees to that: see ask_fast.lua
+local last, wanted = tonumber(call('get', KEYS[1]) or 0), tonumber(ARGV[1])
+if wanted > last then
+  last = wanted
+  call('set', KEYS[1], last, 'ex', '90000')
+  call('expire', KEYS[2], '259200') -- whoever moves the token sees to that: see ask_fast.lua
+end
 return {now, last}
