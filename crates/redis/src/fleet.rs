@@ -316,14 +316,17 @@ impl Fleet {
         command: &Cmd,
         patience: Duration,
     ) -> Result<Answer, Failure> {
-        let mut patience = Patience::new(patience);
+        // What waits for replicas may take so much longer.
+        let waits = if lane == Lane::Synced { self.settings.replica_wait } else { Duration::ZERO };
+        let whole = patience + waits;
+        let mut patience = Patience::new(whole);
         loop {
             // A connection that is silent for this long is dropped with its request, and the next try gets another one.
-            let limit = patience.left().min(ANSWER_LIMIT);
+            let limit = patience.left().min(ANSWER_LIMIT + waits);
             match tokio::time::timeout(limit, self.call(lane, bucket, script, command)).await {
                 Ok(Ok(answer)) => return Ok(Answer { clean: patience.clean, ..answer }),
                 Ok(Err(failure)) => Box::pin(patience.after(failure)).await?,
-                Err(_) => Box::pin(patience.after(self.silent(bucket, limit))).await?,
+                Err(_) => Box::pin(patience.after(self.silent(bucket, whole))).await?,
             }
         }
     }
@@ -333,13 +336,14 @@ impl Fleet {
     /// # Cancel safety
     /// Dropped, it may or may not be listened to.
     pub(crate) async fn insist_on_listening(&self, bucket: Bucket, patience: Duration) -> Result<(), Failure> {
-        let mut patience = Patience::new(patience);
+        let whole = patience;
+        let mut patience = Patience::new(whole);
         loop {
             let limit = patience.left().min(ANSWER_LIMIT);
             match tokio::time::timeout(limit, self.listen(bucket)).await {
                 Ok(Ok(())) => return Ok(()),
                 Ok(Err(failure)) => patience.after(failure).await?,
-                Err(_) => patience.after(self.silent(bucket, limit)).await?,
+                Err(_) => patience.after(self.silent(bucket, whole)).await?,
             }
         }
     }
