@@ -117,8 +117,8 @@ async fn hand_overs(waiters: usize) -> (BTreeMap<String, u64>, f64) {
     let asker = backend(&server).await;
     asker.acquire(&claims[0], Wait::No).await.unwrap().expect("it is free");
     let mut asking = JoinSet::new();
-    for claim in claims[1..].iter().cloned() {
-        let asker = Arc::clone(&asker);
+    for claim in &claims[1..] {
+        let (asker, claim) = (Arc::clone(&asker), claim.clone());
         asking.spawn(async move { asker.acquire(&claim, Wait::Forever).await });
     }
     line_is(&server, waiters).await;

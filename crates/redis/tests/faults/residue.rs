@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tenure_core::Client;
 use tenure_testkit::servers::redis::{Redis, RedisOptions};
-use tenure_testkit::{Rng, eventually};
+use tenure_testkit::{LIMIT, Rng, eventually};
 use tokio::time::timeout;
 
 use crate::stage::{client, leaves_nothing};
@@ -23,7 +23,7 @@ async fn ten_thousand_asks_leave_nothing() {
         let (of_its, not) = task.await.unwrap();
         (granted, given_up) = (granted + of_its, given_up + not);
     }
-    assert!(granted > 1000 && given_up > 1000, "{granted} granted, {given_up} given up");
+    assert!(granted >= TASKS * ROUNDS / 4 && given_up > 0, "{granted} granted, {given_up} given up");
     leaves_nothing(&server, clients).await; // drops them too
     // What is left is a token, and the marks of those whose ask may still have been on its way. All of it goes by itself.
     let keys = server.command(&["KEYS", "*"]).texts();
@@ -39,9 +39,10 @@ async fn ten_thousand_asks_leave_nothing() {
 async fn work(client: Client) -> (usize, usize) {
     let mut rng = Rng::from_entropy();
     let (mut granted, mut given_up) = (0, 0);
-    for _ in 0..ROUNDS {
+    for round in 0..ROUNDS {
         let mutex = client.mutex(format!("name {}", rng.below(NAMES))).unwrap();
-        let patience = rng.up_to(Duration::from_millis(6));
+        // Some are served however busy the machine is.
+        let patience = if round % 4 == 0 { LIMIT } else { rng.up_to(Duration::from_millis(5)) };
         match timeout(patience, mutex.lock()).await {
             Ok(held) => {
                 granted += 1;
