@@ -9,7 +9,7 @@ use tokio::time::timeout;
 use super::ballot::Ballot;
 use super::{Members, Node};
 use crate::backend::{BoxFuture, Finding, Level};
-use crate::{Ask, Error, Fingerprint, Holder, LockName, Result, Token, View, Waiter};
+use crate::{Ask, Error, Fingerprint, Holder, LockName, Mode, Result, Token, View, Waiter};
 
 /// Asks every node at once and waits for all, or their limit: a look is not worth more.
 async fn of_all<T: Send + 'static>(
@@ -60,64 +60,84 @@ pub(super) async fn view(members: &Arc<Members>, name: &LockName) -> Result<View
     Ok(merged(members, name, views.into_iter().map(|(_, view)| view).collect()))
 }
 
-/// A claim is a holder if a majority of nodes may hold it, those that were not heard included. One that has fewer is on its
-/// way in or out: it stands in line, where also those stand who only wait.
+/// What is known of one claim from all nodes.
+#[derive(Default)]
+struct Seen {
+    tokens: Vec<Token>,
+    holder: Option<Holder>,
+    waits: usize,
+    waiter: Option<Waiter>,
+}
+
+/// A claim is a holder if a majority of nodes may hold it, those that were not heard included; it stands in line if a
+/// majority may have it in one way or the other. What fewer have is on its way in or out: nobody's hold and nobody's place.
 fn merged(members: &Members, name: &LockName, views: Vec<View>) -> View {
     let unheard = members.nodes.len() - views.len();
     let kind = views.iter().find_map(|view| view.kind);
-    let (mut holds, mut line) = (HashMap::<Fingerprint, (Vec<Token>, Holder)>::new(), HashMap::<Fingerprint, Waiter>::new());
+    let mut claims: HashMap<Fingerprint, Seen> = HashMap::new();
     for view in views {
         for holder in view.holders {
-            let (votes, shown) = holds.entry(holder.claim).or_insert_with(|| (Vec::new(), holder.clone()));
-            votes.push(holder.token);
+            let seen = claims.entry(holder.claim).or_default();
+            seen.tokens.push(holder.token);
+            let shown = seen.holder.get_or_insert_with(|| holder.clone());
             shown.held_for = shown.held_for.max(holder.held_for);
             shown.expires_in = shown.expires_in.max(holder.expires_in);
             shown.closing |= holder.closing;
             shown.asked = shown.asked.take().or(holder.asked);
             // Where nodes disagree, a conversion did not reach them all; what counts is what a reader may rely on.
-            shown.mode = if holder.mode == crate::Mode::Shared { holder.mode } else { shown.mode };
+            shown.mode = if holder.mode == Mode::Shared { holder.mode } else { shown.mode };
         }
         for waiter in view.line {
-            let shown = line.entry(waiter.claim).or_insert_with(|| waiter.clone());
+            let seen = claims.entry(waiter.claim).or_default();
+            seen.waits += 1;
+            let shown = seen.waiter.get_or_insert_with(|| waiter.clone());
             shown.waiting_for = shown.waiting_for.max(waiter.waiting_for);
         }
     }
-    let mut view = View { name: name.clone(), kind, holders: Vec::new(), line: Vec::new() };
-    for (claim, (votes, holder)) in holds {
-        if votes.len() + unheard >= members.majority() {
-            line.remove(&claim);
-            let highest = votes.iter().copied().max().expect("somebody shows it");
-            let token = super::keep::token(members, votes).unwrap_or(highest);
-            view.holders.push(Holder { token, ..holder });
-        } else {
-            let Holder { mode, note, origin, held_for, .. } = holder;
-            line.entry(claim).or_insert(Waiter { claim, mode, note, origin, waiting_for: held_for });
+    let mut view = View { name: name.clone(), kind: None, holders: Vec::new(), line: Vec::new() };
+    for Seen { tokens, holder, waits, waiter } in claims.into_values() {
+        let (held, highest) = (tokens.len(), tokens.iter().copied().max());
+        match (holder, waiter) {
+            (Some(holder), _) if held + unheard >= members.majority() => {
+                let token = super::keep::token(members, tokens).or(highest).unwrap_or(holder.token);
+                view.holders.push(Holder { token, ..holder });
+            }
+            (_, Some(waiter)) if held + waits + unheard >= members.majority() => view.line.push(waiter),
+            _ => {}
         }
     }
-    view.line = line.into_values().collect();
     view.holders.sort_by_key(|holder| (holder.token, holder.claim));
     view.line.sort_by_key(|waiter| (std::cmp::Reverse(waiter.waiting_for), waiter.claim));
     view.kind = kind.filter(|_| !view.is_free());
     view
 }
 
-/// A page of names. What belongs on it is on the page of every node that has it.
+/// A page of names. What belongs on it is on the page of every node that has it; what turns out to be nobody's is left out,
+/// and the page filled with what comes after.
 pub(super) async fn list(members: &Arc<Members>, prefix: &str, after: Option<&LockName>, limit: usize) -> Result<Vec<View>> {
-    let pages = of_a_majority(members, |node| {
-        let (prefix, after) = (prefix.to_owned(), after.cloned());
-        Box::pin(async move { node.list(&prefix, after.as_ref(), limit).await })
-    })
-    .await?;
-    let answered = pages.len();
-    let mut names: BTreeMap<LockName, Vec<View>> = BTreeMap::new();
-    for view in pages.into_iter().flat_map(|(_, page)| page) {
-        names.entry(view.name.clone()).or_default().push(view);
+    let (mut found, mut after) = (Vec::new(), after.cloned());
+    loop {
+        let missing = limit - found.len();
+        let pages = of_a_majority(members, |node| {
+            let (prefix, after) = (prefix.to_owned(), after.clone());
+            Box::pin(async move { node.list(&prefix, after.as_ref(), missing).await })
+        })
+        .await?;
+        let (answered, all_short) = (pages.len(), pages.iter().all(|(_, page)| page.len() < missing));
+        let mut names: BTreeMap<LockName, Vec<View>> = BTreeMap::new();
+        for view in pages.into_iter().flat_map(|(_, page)| page) {
+            names.entry(view.name.clone()).or_default().push(view);
+        }
+        let is_last = all_short && names.len() <= missing;
+        for (name, mut views) in names.into_iter().take(missing) {
+            views.resize(answered, View::free(name.clone())); // who does not list it has nothing of it
+            found.extend(Some(merged(members, &name, views)).filter(|view| !view.is_free()));
+            after = Some(name);
+        }
+        if is_last || found.len() == limit {
+            return Ok(found);
+        }
     }
-    let merge = |(name, mut views): (LockName, Vec<View>)| {
-        views.resize(answered, View::free(name.clone())); // who does not list it has nothing of it
-        merged(members, &name, views)
-    };
-    Ok(names.into_iter().take(limit).map(merge).collect())
 }
 
 /// Looks from time to time: nodes change one after the other, and only all of them together mean something.

@@ -431,3 +431,30 @@ async fn a_view_needs_a_majority_and_shows_whom_nobody_can_rule_out() {
     held.release().await.unwrap();
     five.are_empty().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_listing_leaves_out_what_a_minority_has_and_no_more() {
+    let five = Five::new();
+    let client = five.client();
+    let elsewhere = Client::new(five.0[3].store.backend()).unwrap();
+    let mut held = Vec::new();
+    for name in ["a", "c", "e"] {
+        held.push(elsewhere.mutex(name).unwrap().lock().await.unwrap()); // at one node only
+    }
+    for name in ["b", "d", "f"] {
+        held.push(client.mutex(name).unwrap().lock().await.unwrap());
+    }
+    assert!(client.view("a").await.unwrap().is_free());
+    for limit in 1..4 {
+        let (mut names, mut after) = (Vec::new(), None);
+        loop {
+            let page = client.list("", after.as_ref(), limit).await.unwrap();
+            after = page.last().map(|view| view.name.clone()).or(after);
+            names.extend(page.iter().map(|view| view.name.to_string()));
+            if page.len() < limit {
+                break;
+            }
+        }
+        assert_eq!(names, ["b", "d", "f"], "in pages of {limit}");
+    }
+}
