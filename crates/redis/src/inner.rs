@@ -33,6 +33,8 @@ pub(crate) struct Inner {
     tidied: Mutex<(Bucket, Option<LockName>)>,
     /// The other servers of a Redlock, those that were named before this one.
     pub(crate) siblings: OnceLock<Vec<Weak<Inner>>>,
+    /// Whether a server of a Redlock that was never reached is being tried.
+    pub(crate) reaching: AtomicBool,
 }
 
 /// How long a mark stays that a claim was ended: longer than any ask of it may still be granted.
@@ -58,6 +60,7 @@ impl Inner {
             asks: AtomicU32::new(0),
             tidied: Mutex::default(),
             siblings: OnceLock::new(),
+            reaching: AtomicBool::new(false),
         }))
     }
 

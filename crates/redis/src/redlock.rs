@@ -5,6 +5,7 @@
 //! whoever connects sees the new run id and how long it has been up; a vote is looked at after the grant, when the
 //! connection that carried it has said so. Longer ttls than `largest_ttl` are refused, or the rule would protect nobody.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use tenure_core::backend::{Abilities, Backend, BoxFuture, Fencing};
@@ -67,6 +68,7 @@ impl Node for Redis {
         let settings = &self.inner.fleet.settings;
         let none = |why: String| Err(Error::new(ErrorKind::Unavailable, why).with_store(self.describe()));
         let Some(run) = self.address().and_then(|address| self.inner.ear.run(address)) else {
+            self.reach_in_the_background(); // it was down when we connected, and without a vote nobody asks it
             return none("it was not reached yet".to_owned());
         };
         if let Some(twin) = self.twin(&run) {
@@ -90,6 +92,17 @@ impl Node for Redis {
 }
 
 impl Redis {
+    /// Connects, if nobody does so already. The link itself sees to pauses between attempts.
+    fn reach_in_the_background(&self) {
+        let inner = Arc::clone(&self.inner);
+        if !inner.reaching.swap(true, Ordering::Relaxed) {
+            self.inner.spawn(async move {
+                let _ = inner.reach().await;
+                inner.reaching.store(false, Ordering::Relaxed);
+            });
+        }
+    }
+
     /// Another name for this very server among those named before it. Most are found at connecting; one that was down then
     /// is found here.
     fn twin(&self, run: &Run) -> Option<String> {
