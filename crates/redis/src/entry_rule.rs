@@ -5,151 +5,27 @@
 //! passed between two scripts passed for both, and short ttls really end. One step is one script; after it the test looks
 //! at everything there is to see.
 
+mod histories;
+
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::num::NonZeroU32;
 use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use redis::{Cmd, Connection, Value};
-use tenure_core::record::{Admission, ClientKey, Moment, Record, Stage, Touched as Stands, Wake};
+use tenure_core::record::{Admission, ClientKey, Moment, Record, Stage, Ticket, Touched as Stands, Wake};
 use tenure_core::{Ask, Claim, ClaimId, Instant, Kind, LockName, Mode, Note, Origin, Token, View};
 use tenure_testkit::servers::redis::Redis;
 
+use self::histories::{CLIENTS, NAMES, Shape, Step, Who, histories};
 use crate::codec::Message;
 use crate::schema::Layout;
 use crate::scripts;
 use crate::verbs::{self, Asked, Renewed, Touched};
 
-/// One verb of a history. Claims and names are given by their places in the history's lists.
-#[derive(Clone, Debug)]
-enum Step {
-    /// `fresh`: as another claim than before, with a new id; else it may be a second ask.
-    Ask {
-        claim: usize,
-        fresh: bool,
-        queue: Option<Duration>,
-        late: bool,
-    },
-    End {
-        claim: usize,
-        min_hold: Duration,
-        mark: bool,
-    },
-    Renew {
-        claims: Vec<usize>,
-    },
-    Touch {
-        claims: Vec<usize>,
-        alive: Duration,
-    },
-    Convert {
-        claim: usize,
-        to: Mode,
-    },
-    Request {
-        name: usize,
-    },
-    /// All holds, or the one whose token this claim was last given.
-    Break {
-        name: usize,
-        only: Option<usize>,
-    },
-    Cell {
-        name: usize,
-        current: bool,
-        value: Option<u8>,
-    },
-    Raise {
-        by: u64,
-    },
-    Tidy,
-    Wait(Duration),
-}
-
-/// How a claim looks, but for its id.
-#[derive(Clone, Debug)]
-struct Shape {
-    name: usize,
-    kind: Kind,
-    mode: Mode,
-    ttl: Duration,
-    handover_ttl: Duration,
-    lock_delay: Duration,
-    client: ClientKey,
-}
-
-const NAMES: usize = 3;
-const CLAIMS: usize = 14;
-const CLIENTS: u64 = 2;
 /// Long enough that no test is so slow that it ends, so that whether it has ended is never in doubt.
 const MARK: Duration = Duration::from_secs(3_600);
-
-fn millis(range: std::ops::Range<u64>) -> impl Strategy<Value = Duration> {
-    range.prop_map(Duration::from_millis)
-}
-
-/// Mostly short, so that time ends things between two steps; some long enough for nothing to happen to them.
-fn brief() -> impl Strategy<Value = Duration> {
-    prop_oneof![3 => (300u64..8_000).prop_map(Duration::from_micros), 1 => millis(10..40), 2 => millis(20_000..90_000)]
-}
-
-fn maybe(of: impl Strategy<Value = Duration>) -> impl Strategy<Value = Duration> {
-    prop_oneof![2 => Just(Duration::ZERO), 1 => of]
-}
-
-fn permits(take: u32, of: u32) -> Mode {
-    Mode::Permits { take: NonZeroU32::new(take).expect("not 0"), of: NonZeroU32::new(of).expect("not 0") }
-}
-
-/// A name mostly has one kind; now and then somebody is wrong about it, or asks for more than there is.
-fn shape() -> impl Strategy<Value = Shape> {
-    let kind = prop_oneof![
-        4 => Just((0, Kind::RwLock, Mode::Exclusive)),
-        6 => Just((0, Kind::RwLock, Mode::Shared)),
-        9 => (1u32..=3).prop_map(|take| (1, Kind::Semaphore, permits(take, 3))),
-        1 => Just((1, Kind::Semaphore, permits(4, 3))),
-        1 => Just((1, Kind::Semaphore, permits(1, 4))),
-        3 => Just((2, Kind::Mutex, Mode::Exclusive)),
-        3 => Just((2, Kind::FairMutex, Mode::Exclusive)),
-        1 => Just((0, Kind::Election, Mode::Exclusive)),
-    ];
-    (kind, brief(), brief(), maybe(millis(1..6)), 0..CLIENTS).prop_map(
-        |((name, kind, mode), ttl, handover, lock_delay, client)| Shape {
-            name,
-            kind,
-            mode,
-            ttl,
-            handover_ttl: handover.min(ttl),
-            lock_delay,
-            client,
-        },
-    )
-}
-
-fn step() -> impl Strategy<Value = Step> {
-    let claim = || 0..CLAIMS;
-    let claims = || prop::collection::vec(0..CLAIMS, 1..4);
-    let to = prop_oneof![3 => Just(Mode::Shared), 3 => Just(Mode::Exclusive), 1 => Just(permits(1, 3))];
-    let queue = prop_oneof![1 => Just(None), 4 => brief().prop_map(Some)];
-    prop_oneof![
-        20 => (claim(), prop::bool::weighted(0.7), queue, prop::bool::weighted(0.03))
-            .prop_map(|(claim, fresh, queue, late)| Step::Ask { claim, fresh, queue, late }),
-        10 => (claim(), maybe(millis(1..8)), prop::bool::weighted(0.3))
-            .prop_map(|(claim, min_hold, mark)| Step::End { claim, min_hold, mark }),
-        4 => claims().prop_map(|claims| Step::Renew { claims }),
-        5 => (claims(), brief()).prop_map(|(claims, alive)| Step::Touch { claims, alive }),
-        4 => (claim(), to).prop_map(|(claim, to)| Step::Convert { claim, to }),
-        5 => (0..NAMES).prop_map(|name| Step::Request { name }),
-        3 => (0..NAMES, prop::option::of(claim())).prop_map(|(name, only)| Step::Break { name, only }),
-        2 => (0..NAMES, any::<bool>(), any::<Option<u8>>())
-            .prop_map(|(name, current, value)| Step::Cell { name, current, value }),
-        1 => (0u64..3_000).prop_map(|by| Step::Raise { by }),
-        1 => Just(Step::Tidy),
-        6 => (100u64..6_000).prop_map(|micros| Step::Wait(Duration::from_micros(micros))),
-    ]
-}
 
 #[test]
 fn every_answer_is_the_records() {
@@ -159,9 +35,8 @@ fn every_answer_is_the_records() {
         failure_persistence: None, // time is part of a history and cannot be kept
         ..ProptestConfig::default()
     });
-    let histories = (prop::collection::vec(shape(), CLAIMS), prop::collection::vec(step(), 60..120));
     let seen = RefCell::new(BTreeMap::new());
-    let outcome = runner.run(&histories, |(shapes, steps)| {
+    let outcome = runner.run(&histories(), |(shapes, steps)| {
         let mut pair = Pair::new(shapes);
         for step in &steps {
             pair.run(step)?;
@@ -219,7 +94,6 @@ struct Pair {
     shapes: Vec<Shape>,
     claims: Vec<Claim>,
     records: BTreeMap<usize, Record>,
-    clients: HashMap<ClaimId, ClientKey>,
     /// The highest token or version: one for all names, as the server has it.
     last: Token,
     tokens: HashMap<ClaimId, Token>,
@@ -259,7 +133,6 @@ impl Pair {
             shapes,
             claims,
             records: BTreeMap::new(),
-            clients: HashMap::new(),
             last: Token::new(0),
             tokens: HashMap::new(),
             marks: BTreeSet::new(),
@@ -281,10 +154,10 @@ impl Pair {
     fn run(&mut self, step: &Step) -> Result<(), TestCaseError> {
         match step {
             Step::Ask { claim, fresh, queue, late } => self.ask(*claim, *fresh, *queue, *late),
-            Step::End { claim, min_hold, mark } => self.end(*claim, *min_hold, *mark),
-            Step::Renew { claims } => self.renew(claims),
-            Step::Touch { claims, alive } => self.touch(claims, *alive),
-            Step::Convert { claim, to } => self.convert(*claim, *to),
+            Step::End { who, min_hold, mark } => self.end(self.find(*who), *min_hold, *mark),
+            Step::Renew(whom) => self.renew(whom),
+            Step::Touch(whom, alive) => self.touch(whom, *alive),
+            Step::Convert(who, to) => self.convert(self.find(*who), *to),
             Step::Request { name } => self.request(*name),
             Step::Break { name, only } => self.break_holds(*name, *only),
             Step::Cell { name, current, value } => self.cell(*name, *current, *value),
@@ -293,6 +166,18 @@ impl Pair {
             Step::Wait(time) => {
                 std::thread::sleep(*time);
                 Ok(())
+            }
+        }
+    }
+
+    /// The name and the id of whom a verb is about.
+    fn find(&self, who: Who) -> (usize, ClaimId) {
+        match who {
+            Who::Claim(at) => (self.shapes[at].name, self.claims[at].id),
+            Who::InLine { name, place } => {
+                let line = self.records.get(&name).map(|record| &record.line);
+                let ticket = line.and_then(|line| line.get(place.min(line.len() - 1)));
+                (name, ticket.map_or(ClaimId::from_bytes([0; 16]), |ticket| ticket.id))
             }
         }
     }
@@ -323,7 +208,6 @@ impl Pair {
             self.claims[at].id = ClaimId::from_bytes(random());
         }
         let (claim, client, name) = (self.claims[at].clone(), self.shapes[at].client, self.shapes[at].name);
-        self.clients.insert(claim.id, client);
         let inbox = self.layout.inbox(0, &client.to_string());
         let command = verbs::ask(&self.layout, "publish", &claim, &inbox, queue, late.then_some(1));
         let (now, says) = verbs::asked(self.send(&command), &claim).expect("it is an answer");
@@ -367,9 +251,7 @@ impl Pair {
         Ok(())
     }
 
-    fn end(&mut self, at: usize, min_hold: Duration, mark: bool) -> Result<(), TestCaseError> {
-        let id = self.claims[at].id;
-        let name = self.shapes[at].name;
+    fn end(&mut self, (name, id): (usize, ClaimId), min_hold: Duration, mark: bool) -> Result<(), TestCaseError> {
         let mark = if mark { MARK } else { Duration::ZERO };
         let command = verbs::end(&self.layout, "publish", &self.names[name], id, min_hold, mark);
         let (now, says) = verbs::ended(self.send(&command)).expect("it is an answer");
@@ -392,13 +274,15 @@ impl Pair {
         Ok(())
     }
 
-    fn renew(&mut self, which: &[usize]) -> Result<(), TestCaseError> {
-        let claims: Vec<Claim> = which.iter().map(|at| self.claims[*at].clone()).collect();
+    fn renew(&mut self, whom: &[Who]) -> Result<(), TestCaseError> {
+        let whom: Vec<_> = whom.iter().map(|who| self.find(*who)).collect();
+        let claim =
+            |(name, id): &(usize, ClaimId)| Claim { id: *id, name: self.names[*name].clone(), ..self.claims[0].clone() };
+        let claims: Vec<Claim> = whom.iter().map(claim).collect();
         let command = verbs::renew(&self.layout, 0, &claims.iter().collect::<Vec<_>>());
         let (now, says) = verbs::renewed(self.send(&command), claims.len()).expect("it is an answer");
-        for (at, says) in which.iter().zip(says) {
-            let id = self.claims[*at].id;
-            let expected = match self.record(self.shapes[*at].name, now, |record, at, _| record.renew(id, at)) {
+        for ((name, id), says) in whom.into_iter().zip(says) {
+            let expected = match self.record(name, now, |record, at, _| record.renew(id, at)) {
                 Some(asked) => Renewed::Held(asked),
                 None => Renewed::Lost,
             };
@@ -412,23 +296,21 @@ impl Pair {
         Ok(())
     }
 
-    fn touch(&mut self, which: &[usize], alive: Duration) -> Result<(), TestCaseError> {
-        let waiters: Vec<_> = which.iter().map(|at| (&self.names[self.shapes[*at].name], self.claims[*at].id)).collect();
+    fn touch(&mut self, whom: &[Who], alive: Duration) -> Result<(), TestCaseError> {
+        let whom: Vec<_> = whom.iter().map(|who| self.find(*who)).collect();
+        let waiters: Vec<_> = whom.iter().map(|(name, id)| (&self.names[*name], *id)).collect();
         let command = verbs::touch(&self.layout, "publish", 0, alive, &waiters);
-        let (now, says) = verbs::touched(self.send(&command), which.len()).expect("it is an answer");
-        for (at, says) in which.iter().zip(says) {
-            let id = self.claims[*at].id;
-            let expected = self.record(self.shapes[*at].name, now, |record, at, woken| {
-                match record.touch(id, at.now + alive, at, woken) {
-                    Stands::Waiting => {
-                        let first = record.first_waiter() == Some(id);
-                        Touched::Waiting { first, change_in: change_in(record, at) }
-                    }
-                    Stands::Granted(Wake { token, granted, .. }) => {
-                        Touched::Granted { token, since: granted.as_nanos() / 1_000, left: left(record, id, at) }
-                    }
-                    Stands::Gone => Touched::Gone,
+        let (now, says) = verbs::touched(self.send(&command), whom.len()).expect("it is an answer");
+        for ((name, id), says) in whom.into_iter().zip(says) {
+            let expected = self.record(name, now, |record, at, woken| match record.touch(id, at.now + alive, at, woken) {
+                Stands::Waiting => {
+                    let first = record.first_waiter() == Some(id);
+                    Touched::Waiting { first, change_in: change_in(record, at) }
                 }
+                Stands::Granted(Wake { token, granted, .. }) => {
+                    Touched::Granted { token, since: granted.as_nanos() / 1_000, left: left(record, id, at) }
+                }
+                Stands::Gone => Touched::Gone,
             });
             self.saw(match says {
                 Touched::Waiting { .. } => "touched: waiting",
@@ -440,8 +322,7 @@ impl Pair {
         Ok(())
     }
 
-    fn convert(&mut self, at: usize, to: Mode) -> Result<(), TestCaseError> {
-        let (id, name) = (self.claims[at].id, self.shapes[at].name);
+    fn convert(&mut self, (name, id): (usize, ClaimId), to: Mode) -> Result<(), TestCaseError> {
         let command = verbs::convert(&self.layout, "publish", &self.names[name], id, to);
         let (now, says) = verbs::converted(self.send(&command)).expect("it is an answer");
         let expected = self.record(name, now, |record, at, woken| {
@@ -569,17 +450,17 @@ impl Pair {
             let name = &self.names[*at];
             let last = record.line.iter().map(|ticket| ends(&ticket.stage).as_nanos() / 1_000).max();
             expected.insert(text(self.layout.lock(name)), last);
-            if record.line.iter().any(|ticket| matches!(ticket.stage, Stage::Waiting { .. })) {
+            if record.line.iter().any(waits) {
                 expected.insert(text(self.layout.line(name)), last);
             }
             // A reader or a permit that is there alone is in the lock itself.
-            let shared = |stage: &Stage, mode| !matches!(stage, Stage::Waiting { .. }) && mode != Mode::Exclusive;
             let held = text(self.layout.held(name));
-            if record.line.iter().any(|ticket| shared(&ticket.stage, ticket.mode)) && found.contains(&held) {
+            if record.line.iter().any(holds_with_others) && found.contains(&held) {
                 expected.insert(held, last);
             }
         }
         prop_assert_eq!(found, expected.keys().cloned().collect::<BTreeSet<_>>());
+        self.look_into_records()?;
         for (key, until) in expected {
             let expires: i64 = redis::cmd("PEXPIRETIME").arg(&key).query(&mut self.server).expect("it is there");
             match until {
@@ -589,6 +470,28 @@ impl Pair {
                     prop_assert!(expires as u64 * 1_000 >= until, "{} goes too early", key);
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// That a record's parts have as much in them as they should, and nothing of anybody who has gone.
+    fn look_into_records(&mut self) -> Result<(), TestCaseError> {
+        for (at, record) in &self.records {
+            let (lock, line, held) =
+                (self.layout.lock(&self.names[*at]), self.layout.line(&self.names[*at]), self.layout.held(&self.names[*at]));
+            let tickets = |of: &dyn Fn(&Ticket) -> bool| record.line.iter().filter(|ticket| of(ticket)).count();
+            let shape: String = redis::cmd("TYPE").arg(&lock).query(&mut self.server).expect("it is there");
+            if shape == "string" {
+                prop_assert_eq!(tickets(&|ticket| !waits(ticket)), 1);
+                prop_assert_eq!(record.line.len(), 1);
+                continue;
+            }
+            let mut count =
+                |what, key| -> usize { redis::cmd(what).arg(key).query(&mut self.server).expect("it is counted") };
+            let asked = tickets(&|ticket| matches!(ticket.stage, Stage::Held { asked: Some(_), .. }));
+            prop_assert_eq!(count("HLEN", &lock), 1 + record.line.len() + asked);
+            prop_assert_eq!(count("ZCARD", &line), tickets(&waits));
+            prop_assert_eq!(count("ZCARD", &held), tickets(&holds_with_others));
         }
         Ok(())
     }
@@ -616,9 +519,7 @@ impl Pair {
             while let Some(record) = self.records.get(&name) {
                 let ids: Vec<ClaimId> = record.line.iter().map(|ticket| ticket.id).collect();
                 for id in ids {
-                    self.claims[0].id = id;
-                    self.shapes[0].name = name;
-                    self.end(0, Duration::ZERO, false)?;
+                    self.end((name, id), Duration::ZERO, false)?;
                 }
                 self.break_holds(name, None)?; // what is closing
                 self.look()?;
@@ -658,6 +559,14 @@ fn moment(now: u64) -> Moment {
     Moment { now: Instant::from_nanos(now * 1_000), wall_micros: now }
 }
 
+fn waits(ticket: &Ticket) -> bool {
+    matches!(ticket.stage, Stage::Waiting { .. })
+}
+
+fn holds_with_others(ticket: &Ticket) -> bool {
+    !waits(ticket) && ticket.mode != Mode::Exclusive
+}
+
 fn ends(stage: &Stage) -> Instant {
     match stage {
         Stage::Waiting { alive_until } => *alive_until,
@@ -673,6 +582,6 @@ fn left(record: &Record, id: ClaimId, at: Moment) -> Duration {
 
 /// When time alone may let somebody in: the earliest end of a hold.
 fn change_in(record: &Record, at: Moment) -> Option<Duration> {
-    let holds = record.line.iter().filter(|ticket| !matches!(ticket.stage, Stage::Waiting { .. }));
+    let holds = record.line.iter().filter(|ticket| !waits(ticket));
     holds.map(|ticket| ends(&ticket.stage).since(at.now)).min()
 }
