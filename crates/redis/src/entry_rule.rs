@@ -30,7 +30,7 @@ const MARK: Duration = Duration::from_secs(3_600);
 #[test]
 fn every_answer_is_the_records() {
     let mut runner = TestRunner::new(ProptestConfig {
-        cases: 40,
+        cases: 60,
         max_shrink_iters: 400,
         failure_persistence: None, // time is part of a history and cannot be kept
         ..ProptestConfig::default()

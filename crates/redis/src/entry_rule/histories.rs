@@ -79,10 +79,10 @@ fn shape() -> impl Strategy<Value = Shape> {
     let kind = prop_oneof![
         4 => Just((0, Kind::RwLock, Mode::Exclusive)),
         6 => Just((0, Kind::RwLock, Mode::Shared)),
-        8 => (1u32..=3).prop_map(|take| (1, Kind::Semaphore, permits(take, 3))),
+        7 => (1u32..=3).prop_map(|take| (1, Kind::Semaphore, permits(take, 3))),
         1 => Just((1, Kind::Semaphore, permits(4, 3))),
         1 => Just((1, Kind::Semaphore, permits(1, 4))),
-        8 => Just((2, Kind::FairMutex, Mode::Exclusive)),
+        10 => Just((2, Kind::FairMutex, Mode::Exclusive)),
         1 => Just((2, Kind::Mutex, Mode::Exclusive)),
         1 => Just((0, Kind::Election, Mode::Exclusive)),
     ];
@@ -97,11 +97,12 @@ fn step() -> impl Strategy<Value = Step> {
     let claim = || 0..CLAIMS;
     let whom = || prop::collection::vec(who(), 1..4);
     let to = prop_oneof![3 => Just(Mode::Shared), 3 => Just(Mode::Exclusive), 1 => Just(permits(1, 3))];
-    let queue = prop_oneof![1 => Just(None), 2 => brief().prop_map(Some), 3 => millis(5_000..9_000).prop_map(Some)];
+    let queue = prop_oneof![2 => Just(None), 2 => brief().prop_map(Some), 3 => millis(5_000..9_000).prop_map(Some)];
+    let min_hold = maybe(prop_oneof![millis(1..8), millis(2_000..3_000)]);
     prop_oneof![
-        24 => (claim(), prop::bool::weighted(0.7), queue, prop::bool::weighted(0.03))
+        26 => (claim(), prop::bool::weighted(0.55), queue, prop::bool::weighted(0.03))
             .prop_map(|(claim, fresh, queue, late)| Step::Ask { claim, fresh, queue, late }),
-        12 => (who(), maybe(millis(1..8)), prop::bool::weighted(0.2))
+        14 => (who(), min_hold, prop::bool::weighted(0.2))
             .prop_map(|(who, min_hold, mark)| Step::End { who, min_hold, mark }),
         4 => whom().prop_map(Step::Renew),
         5 => (whom(), brief()).prop_map(|(whom, alive)| Step::Touch(whom, alive)),
