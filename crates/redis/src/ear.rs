@@ -9,17 +9,22 @@
 //!
 //! The server says when, on its own clock. Two bounds are known on ours, both from below, and the later one counts:
 //!
-//! - the last answer that said "still waiting" was asked for at `confirmed`: the grant came after that;
-//! - an answer that was asked for at `sent` showed the server's time `then`: the server's `granted` is at least
+//! - the last answer about this claim was asked for at `sent` and given at the server's time `then`: a grant made at or after
+//!   `then` was made after `sent`. One made before is an old message, stuck somewhere since: it was over when that answer was
+//!   given, and is not listened to. Nor is one from another server.
+//! - any answer that was asked for at `sent` showed the server's time `then`: the server's `granted` is at least
 //!   `sent + (granted − then)`, less 1 % for clocks of different speed. This one needs a server whose clock does not step
 //!   forward, which every hold on Redis needs anyway; a step back only makes the bound earlier.
+//!
+//! What is not listened to is found by the next touch, if it is still true.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tenure_core::{ClaimId, Error, Grant, Instant, LockName, News, margin};
+use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 
 use crate::codec::Message;
@@ -40,8 +45,8 @@ const COMPANY: Duration = Duration::from_millis(200);
 pub(crate) enum Verdict {
     /// It was let in.
     Granted(Grant),
-    /// The server does not know it any more.
-    Gone,
+    /// The server does not know it any more, and said so then.
+    Gone(Heard),
     /// The server could not be reached for too long.
     Failed(Error),
 }
@@ -53,6 +58,8 @@ pub(crate) struct Ear {
     phase: Duration,
     clocks: Mutex<HashMap<Address, Reading>>,
     pub(crate) news: OnceLock<News>,
+    /// A connection is gone on which we may have listened.
+    deaf: AtomicBool,
     /// When the heart wakes up by itself.
     planned: AtomicU64,
     /// Rung when somebody should be touched earlier than that.
@@ -62,12 +69,28 @@ pub(crate) struct Ear {
 struct Waiter {
     name: LockName,
     verdict: oneshot::Sender<Verdict>,
-    /// The grant, if one comes, comes after this.
-    confirmed: Instant,
+    /// The last that was heard about it: a grant, if one comes, comes after that.
+    last: Option<Heard>,
     /// When to touch it.
     due: Instant,
     /// When the server was last heard about it.
     heard: Instant,
+}
+
+/// The last answer about a claim.
+#[derive(Clone, Debug)]
+pub(crate) struct Heard {
+    server: Address,
+    /// When it was asked for.
+    sent: Instant,
+    /// When it was given, on the server's clock.
+    then: u64,
+}
+
+impl Heard {
+    pub(crate) fn new(server: &Address, sent: Instant, then: u64) -> Self {
+        Heard { server: server.clone(), sent, then }
+    }
 }
 
 /// One look at a server's clock, and which run of the server it was.
@@ -82,8 +105,17 @@ struct Reading {
 pub(crate) struct Run {
     /// Another one after every start; empty where the server does not say.
     pub(crate) id: String,
-    /// The latest that it can have started; `None` where the server does not say.
-    pub(crate) started: Option<Instant>,
+    /// How long it had been up at least when it was asked; `None` where the server does not say.
+    pub(crate) uptime: Option<Duration>,
+    /// When it was asked.
+    pub(crate) asked: Instant,
+}
+
+impl Run {
+    /// How long it has been up at least.
+    pub(crate) fn up_for(&self) -> Option<Duration> {
+        self.uptime.map(|uptime| uptime + Instant::now().since(self.asked))
+    }
 }
 
 /// A waiter to be touched.
@@ -99,6 +131,7 @@ impl Default for Ear {
             phase: jitter(HEARTBEAT),
             clocks: Mutex::default(),
             news: OnceLock::new(),
+            deaf: AtomicBool::new(false),
             planned: AtomicU64::new(0),
             bell: Notify::new(),
         }
@@ -114,20 +147,19 @@ impl Ear {
         self.clocks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Expects a verdict about a claim that is about to be asked for.
-    pub(crate) fn expect(&self, name: &LockName, id: ClaimId) -> Expecting<'_> {
+    /// Expects a verdict about a claim that is about to be asked for, for the first time or after this was `last` heard.
+    pub(crate) fn expect(&self, name: &LockName, id: ClaimId, last: Option<Heard>) -> Expecting<'_> {
         let (verdict, waiting) = oneshot::channel();
-        let now = Instant::now();
-        let waiter = Waiter { name: name.clone(), verdict, confirmed: now, due: Instant::NEVER, heard: now };
+        let waiter = Waiter { name: name.clone(), verdict, last, due: Instant::NEVER, heard: Instant::now() };
         self.waits().insert(id, waiter);
         Expecting { ear: self, id, verdict: waiting }
     }
 
-    /// It is in line, as of an answer that was asked for at `sent`.
-    pub(crate) fn queued(&self, id: ClaimId, sent: Instant, change_in: Option<Duration>) {
+    /// It is in line, as of this answer.
+    pub(crate) fn queued(&self, id: ClaimId, last: Heard, change_in: Option<Duration>) {
         let now = Instant::now();
         if let Some(waiter) = self.waits().get_mut(&id) {
-            waiter.confirmed = sent;
+            waiter.last = Some(last);
             waiter.heard = now;
             let beat = self.beat_after(now);
             waiter.due = change_in.map_or(beat, |change_in| beat.min(now + change_in));
@@ -156,6 +188,11 @@ impl Ear {
         next
     }
 
+    /// Whether a connection has gone since this was last asked.
+    pub(crate) fn was_silenced(&self) -> bool {
+        self.deaf.swap(false, Ordering::Relaxed)
+    }
+
     /// Everybody who is to be touched now or soon.
     pub(crate) fn due(&self, now: Instant) -> Vec<Due> {
         let waits = self.waits();
@@ -164,14 +201,14 @@ impl Ear {
     }
 
     /// What a touch said about one waiter.
-    pub(crate) fn touched(&self, id: ClaimId, sent: Instant, touched: &Touched) {
+    pub(crate) fn touched(&self, id: ClaimId, last: Heard, touched: &Touched) {
         match *touched {
-            Touched::Waiting { first, change_in } => self.queued(id, sent, change_in.filter(|_| first)),
+            Touched::Waiting { first, change_in } => self.queued(id, last, change_in.filter(|_| first)),
             Touched::Granted { token, left, .. } => {
-                let until = sent + left.saturating_sub(margin(left));
+                let until = last.sent + left.saturating_sub(margin(left));
                 self.tell(id, Verdict::Granted(Grant { token, until }));
             }
-            Touched::Gone => self.tell(id, Verdict::Gone),
+            Touched::Gone => self.tell(id, Verdict::Gone(last)),
         }
     }
 
@@ -229,10 +266,14 @@ impl Listener for Ear {
     fn message(&self, from: &Address, payload: &[u8]) {
         match Message::decode(payload) {
             Some(Message::Granted { id, token, granted, left }) => {
-                let now = Instant::now();
-                let Some(confirmed) = self.waits().get(&id).map(|waiter| waiter.confirmed) else { return };
-                let at = self.not_before(from, granted).map_or(confirmed, |bound| bound.max(confirmed)).min(now);
-                let until = at + left.saturating_sub(margin(left));
+                let after = match self.waits().get(&id).map(|waiter| &waiter.last) {
+                    None => return, // nobody waits for it any more
+                    Some(None) => Instant::from_nanos(0),
+                    Some(Some(last)) if last.server == *from && last.then <= granted => last.sent,
+                    Some(Some(_)) => return, // an old one
+                };
+                let Some(bound) = self.not_before(from, granted) else { return };
+                let until = bound.max(after).min(Instant::now()) + left.saturating_sub(margin(left));
                 self.tell(id, Verdict::Granted(Grant { token, until }));
             }
             Some(Message::Asked(id, ask)) => {
@@ -253,18 +294,25 @@ impl Listener for Ear {
         let now = Instant::now();
         for waiter in self.waits().values_mut() {
             waiter.due = waiter.due.min(now);
-            self.ring_before(now);
         }
+        self.deaf.store(true, Ordering::Relaxed);
+        self.bell.notify_one();
     }
 
     fn connected(&self, to: &Address, server: &Server, sent: Instant, then: u64) {
-        let run = Run { id: server.run_id.clone(), started: server.uptime.map(|uptime| Instant::now() - uptime) };
+        // Redis rounds: what it calls one second may have been a moment.
+        let uptime = server.uptime.map(|uptime| uptime.saturating_sub(Duration::from_secs(1)));
+        let run = Run { id: server.run_id.clone(), uptime, asked: Instant::now() };
         let last = self.clocks().insert(to.clone(), Reading { run, sent, then });
         let forgot = last.is_some_and(|last| last.run.id != server.run_id);
         if forgot {
             self.moved(); // to another run of itself
         }
         self.silenced();
+    }
+
+    fn home(&self) -> Option<Handle> {
+        self.news.get().and_then(News::runtime)
     }
 
     fn moved(&self) {

@@ -10,7 +10,8 @@
 //! behind anything a user does. In a cluster the inbox has a third: a server that moves a slot ends subscriptions unasked,
 //! which on a connection with requests under way would look like an answer to one of them.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -32,8 +33,20 @@ pub(crate) enum Lane {
     Asks,
     /// Renewals and heartbeats.
     Keep,
-    /// Whatever must have reached replicas before it counts.
-    Synced,
+    /// What users ask for and must have reached replicas before it counts.
+    SyncedAsks,
+    /// Renewals that must have.
+    SyncedKeep,
+}
+
+impl Lane {
+    fn is_synced(self) -> bool {
+        matches!(self, Lane::SyncedAsks | Lane::SyncedKeep)
+    }
+
+    fn keeps(self) -> bool {
+        matches!(self, Lane::Keep | Lane::SyncedKeep)
+    }
 }
 
 /// What came back.
@@ -60,6 +73,8 @@ pub(crate) struct Fleet {
     nodes: Mutex<HashMap<Address, Arc<Node>>>,
     /// Who has which bucket; `None` where that must be asked.
     route: Mutex<Vec<Option<Arc<Node>>>>,
+    /// The buckets whose inbox was ever listened to.
+    heard_of: Mutex<BTreeSet<Bucket>>,
     /// Who had which bucket when that was last asked. Also lets only one at a time ask.
     last: tokio::sync::Mutex<Vec<Option<Address>>>,
 }
@@ -69,7 +84,10 @@ pub(crate) struct Node {
     pub(crate) address: Address,
     asks: Link,
     keep: Link,
-    synced: Link,
+    /// Each waits for the replicas of one request at a time, so there are several, taken in turn.
+    synced: [Link; SYNCED],
+    turn: AtomicUsize,
+    synced_keep: Link,
     ear: Option<Link>,
 }
 
@@ -78,11 +96,14 @@ impl Node {
         match lane {
             Lane::Asks => &self.asks,
             Lane::Keep => &self.keep,
-            Lane::Synced => &self.synced,
+            Lane::SyncedAsks => &self.synced[self.turn.fetch_add(1, Ordering::Relaxed) % SYNCED],
+            Lane::SyncedKeep => &self.synced_keep,
         }
     }
 }
 
+/// How many requests may wait for replicas at once.
+const SYNCED: usize = 8;
 /// How often one request follows redirections.
 const REDIRECTIONS: usize = 8;
 /// A request that is dropped without an answer after this long gives its connection up, if that was silent all the while.
@@ -95,8 +116,8 @@ impl Fleet {
             _ => Layout::single(&settings.prefix),
         };
         let route = Mutex::new(layout.buckets().map(|_| None).collect());
-        let (nodes, last) = (Mutex::default(), tokio::sync::Mutex::default());
-        Fleet { settings, layout, client, listener, nodes, route, last }
+        let (nodes, heard_of, last) = (Mutex::default(), Mutex::default(), tokio::sync::Mutex::default());
+        Fleet { settings, layout, client, listener, nodes, route, heard_of, last }
     }
 
     fn route(&self) -> MutexGuard<'_, Vec<Option<Arc<Node>>>> {
@@ -124,8 +145,9 @@ impl Fleet {
         }
         let link = |inbox| Link::new(&self.settings, address.clone(), inbox, &self.listener);
         let (inbox, ear) = if self.is_cluster() { (None, Some(link(None))) } else { (Some(self.inbox(0)), None) };
-        let (asks, keep, synced) = (link(inbox), link(None), link(None));
-        let node = Arc::new(Node { address: address.clone(), asks, keep, synced, ear });
+        let (asks, keep, synced_keep) = (link(inbox), link(None), link(None));
+        let (synced, turn) = (std::array::from_fn(|_| link(None)), AtomicUsize::new(0));
+        let node = Arc::new(Node { address: address.clone(), asks, keep, synced, turn, synced_keep, ear });
         nodes.insert(address.clone(), Arc::clone(&node));
         node
     }
@@ -192,12 +214,15 @@ impl Fleet {
     /// A server said that another one has this slot.
     fn moved(&self, slot: u16, to: &Address) {
         let node = self.node(to);
+        let mut is_news = false;
         for (bucket, place) in self.layout.buckets().zip(&mut *self.route()) {
             if self.slot(bucket) == slot {
-                *place = Some(Arc::clone(&node));
+                is_news |= place.replace(Arc::clone(&node)).is_none_or(|last| last.address != *to);
             }
         }
-        self.listener.moved();
+        if is_news {
+            self.listener.moved();
+        }
     }
 
     /// Connects to the server of one bucket: to learn early what is wrong.
@@ -208,17 +233,20 @@ impl Fleet {
 
     /// Listens to the inbox of a bucket. On a single server the connection for asks does so by itself.
     pub(crate) async fn listen(&self, bucket: Bucket) -> Result<(), Failure> {
+        self.heard_of.lock().unwrap_or_else(PoisonError::into_inner).insert(bucket);
         for _ in 0..REDIRECTIONS {
             let node = self.node_of(bucket).await?;
             let Some(ear) = &node.ear else { return node.asks.live().await.map(drop) };
             let live = ear.live().await.inspect_err(|_| self.find_anew())?;
-            let mut listens = live.listens.lock().await;
-            if listens.contains(&bucket) {
+            if live.listens_to(bucket) {
                 return Ok(());
             }
-            match live.send(redis::cmd("SSUBSCRIBE").arg(self.inbox(bucket))).await {
+            let under_way = UnderWay { live: &live, sent: Instant::now(), always: false };
+            let answer = live.send(redis::cmd("SSUBSCRIBE").arg(self.inbox(bucket))).await;
+            std::mem::forget(under_way);
+            match answer {
                 Ok(_) => {
-                    listens.push(bucket);
+                    live.listens_now_to(bucket);
                     return Ok(());
                 }
                 Err(error) => match what_next(&error, &ear.address) {
@@ -230,11 +258,16 @@ impl Fleet {
         Err(self.lost_its_way(bucket))
     }
 
+    /// The buckets that were ever listened to.
+    pub(crate) fn heard_of(&self) -> impl Iterator<Item = Bucket> + use<> {
+        self.heard_of.lock().unwrap_or_else(PoisonError::into_inner).clone().into_iter()
+    }
+
     /// Whether the inbox of a bucket is being listened to, as far as we know.
     pub(crate) fn is_listening(&self, bucket: Bucket) -> bool {
         let Some(node) = self.known(bucket) else { return false };
         let live = node.ear.as_ref().unwrap_or(&node.asks).open();
-        live.is_some_and(|live| node.ear.is_none() || live.listens.try_lock().is_ok_and(|listens| listens.contains(&bucket)))
+        live.is_some_and(|live| node.ear.is_none() || live.listens_to(bucket))
     }
 
     /// One try, along redirections.
@@ -254,8 +287,8 @@ impl Fleet {
             let link = node.link(lane);
             let live = link.live().await.inspect_err(|_| self.find_anew())?;
             let sent = Instant::now();
-            let under_way = UnderWay { live: &live, sent, always: lane == Lane::Keep };
-            let outcome = match asking || lane == Lane::Synced {
+            let under_way = UnderWay { live: &live, sent, always: lane.keeps() };
+            let outcome = match asking || lane.is_synced() {
                 false => live.send(command).await.map(|value| (value, 0)),
                 true => Box::pin(self.send_with_company(&live, lane, asking, command)).await,
             };
@@ -289,7 +322,7 @@ impl Fleet {
             pipeline.cmd("ASKING");
         }
         pipeline.add_command(command.clone());
-        if lane == Lane::Synced {
+        if lane.is_synced() {
             // On the same connection, right behind the write: elsewhere WAIT would answer for somebody else's.
             pipeline.cmd("WAIT").arg(self.settings.min_replicas).arg(self.settings.replica_wait.as_millis() as u64);
         }
@@ -300,7 +333,7 @@ impl Fleet {
             next()?;
         }
         let value = next()?;
-        let replicas = if lane == Lane::Synced { redis::from_redis_value(next()?)? } else { 0 };
+        let replicas = if lane.is_synced() { redis::from_redis_value(next()?)? } else { 0 };
         Ok((value, replicas))
     }
 
@@ -317,7 +350,7 @@ impl Fleet {
         patience: Duration,
     ) -> Result<Answer, Failure> {
         // What waits for replicas may take so much longer.
-        let waits = if lane == Lane::Synced { self.settings.replica_wait } else { Duration::ZERO };
+        let waits = if lane.is_synced() { self.settings.replica_wait } else { Duration::ZERO };
         let whole = patience + waits;
         let mut patience = Patience::new(whole);
         loop {

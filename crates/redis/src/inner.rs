@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use redis::Cmd;
@@ -23,18 +23,46 @@ use crate::{link::Listener, together};
 pub(crate) struct Inner {
     pub(crate) fleet: Fleet,
     pub(crate) ear: Arc<Ear>,
-    /// Claims that were asked for once and answered: no copy of the ask can be on its way any more, so that their end need
-    /// leave no mark.
-    answered: Mutex<HashSet<ClaimId>>,
+    /// Claims of whose asks a copy may be on its way: their end leaves a mark. All others were asked for once and answered.
+    doubtful: Mutex<HashSet<ClaimId>>,
     /// Whether the heart beats.
-    pub(crate) beats: AtomicBool,
+    pub(crate) beats: Arc<AtomicBool>,
     /// Counts asks, and where in the index the next look for forgotten names begins.
     asks: AtomicU32,
     tidied: Mutex<(Bucket, Option<LockName>)>,
     /// The other servers of a Redlock, those that were named before this one.
     pub(crate) siblings: OnceLock<Vec<Weak<Inner>>>,
+    /// Whether somebody tries to listen again.
+    listening: Arc<AtomicBool>,
     /// Whether a server of a Redlock that was never reached is being tried.
-    pub(crate) reaching: AtomicBool,
+    pub(crate) reaching: Arc<AtomicBool>,
+}
+
+/// A claim that was asked for and not answered yet.
+pub(crate) struct Doubt<'a> {
+    inner: &'a Inner,
+    id: ClaimId,
+    /// Some copy of the ask has no answer.
+    pub(crate) remains: bool,
+}
+
+impl Doubt<'_> {
+    /// An answer came. Whether it was the answer to the only copy there is.
+    pub(crate) fn is_answered(self) -> bool {
+        if !self.remains {
+            self.inner.doubtful().remove(&self.id);
+        }
+        !self.remains
+    }
+}
+
+/// A flag that says that somebody is at it; dropped, nobody is.
+pub(crate) struct Lowered(pub(crate) Arc<AtomicBool>);
+
+impl Drop for Lowered {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
 }
 
 /// How long a mark stays that a claim was ended: longer than any ask of it may still be granted.
@@ -55,12 +83,13 @@ impl Inner {
         Ok(Arc::new(Inner {
             fleet: Fleet::new(Arc::new(settings), listener, hex(&bytes)),
             ear,
-            answered: Mutex::default(),
-            beats: AtomicBool::new(false),
+            doubtful: Mutex::default(),
+            beats: Arc::default(),
             asks: AtomicU32::new(0),
             tidied: Mutex::default(),
             siblings: OnceLock::new(),
-            reaching: AtomicBool::new(false),
+            listening: Arc::default(),
+            reaching: Arc::default(),
         }))
     }
 
@@ -84,8 +113,8 @@ impl Inner {
         script: &'static Script,
         command: &Cmd,
     ) -> std::result::Result<Answer, Failure> {
-        let lane =
-            if self.fleet.settings.min_replicas > 0 && script.name == scripts::ASK.name { Lane::Synced } else { Lane::Asks };
+        let grants = [scripts::ASK.name, scripts::CONVERT.name].contains(&script.name);
+        let lane = if self.fleet.settings.min_replicas > 0 && grants { Lane::SyncedAsks } else { Lane::Asks };
         self.fleet.insist(lane, self.bucket(name), Some(script), command, self.fleet.settings.answer_limit).await
     }
 
@@ -98,27 +127,33 @@ impl Inner {
         }
     }
 
-    /// Remembers that no copy of this claim's ask is on its way.
-    pub(crate) fn was_answered(&self, id: ClaimId) {
-        self.answered.lock().unwrap_or_else(PoisonError::into_inner).insert(id);
+    fn doubtful(&self) -> MutexGuard<'_, HashSet<ClaimId>> {
+        self.doubtful.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Nothing of this claim is in the store, and nothing of it is on its way.
-    pub(crate) fn forget(&self, id: ClaimId) {
-        self.answered.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+    /// A claim is about to be asked for. Until the ask is answered, and for good if it is not, a copy of it may be on its way.
+    pub(crate) fn doubt(&self, id: ClaimId) -> Doubt<'_> {
+        let remains = !self.doubtful().insert(id); // an earlier ask of this claim was never answered
+        Doubt { inner: self, id, remains }
     }
 
     /// Ends whatever a claim left behind. It leaves a mark where an ask of it may still arrive.
     pub(crate) async fn end(&self, claim: &Claim, min_hold: Duration) -> Result<()> {
-        let answered = self.answered.lock().unwrap_or_else(PoisonError::into_inner).remove(&claim.id);
-        let mark = if answered { Duration::ZERO } else { MARK };
+        let mark = if self.doubtful().contains(&claim.id) { MARK } else { Duration::ZERO };
         let command = verbs::end(&self.fleet.layout, self.fleet.publish(), &claim.name, claim.id, min_hold, mark);
         let answer = self.run(&claim.name, &scripts::END, &command).await?;
-        verbs::ended(answer.value).map(drop)
+        verbs::ended(answer.value)?;
+        self.doubtful().remove(&claim.id);
+        Ok(())
     }
 
-    pub(crate) async fn convert(&self, claim: &Claim, to: Mode) -> Result<(Instant, Option<(Token, Duration)>)> {
-        let command = verbs::convert(&self.fleet.layout, self.fleet.publish(), &claim.name, claim.id, to);
+    pub(crate) async fn convert(
+        &self,
+        claim: &Claim,
+        to: Mode,
+        token: Token,
+    ) -> Result<(Instant, Option<(Token, Duration)>)> {
+        let command = verbs::convert(&self.fleet.layout, self.fleet.publish(), &claim.name, claim.id, to, token);
         let answer = self.run(&claim.name, &scripts::CONVERT, &command).await?;
         Ok((answer.sent, verbs::converted(answer.value)?.1))
     }
@@ -130,9 +165,10 @@ impl Inner {
         Ok(views.pop().unwrap_or_else(|| View::free(name.clone())))
     }
 
+    /// Tried once: the second time it might ask somebody who came after the first.
     pub(crate) async fn request(&self, name: &LockName, ask: &Ask) -> Result<usize> {
         let command = verbs::request(&self.fleet.layout, self.fleet.publish(), name, ask);
-        Ok(verbs::counted(self.run(name, &scripts::REQUEST, &command).await?.value)?.1)
+        Ok(verbs::counted(self.run_once(name, &scripts::REQUEST, &command).await?.value)?.1)
     }
 
     /// Tried once: the second time it would break whoever was let in by the first.
@@ -284,14 +320,23 @@ impl Inner {
         });
     }
 
-    /// Listens again where that has stopped: whoever only holds hears of asks at the next renewal otherwise.
-    pub(crate) fn listen_again(self: &Arc<Self>, buckets: impl Iterator<Item = Bucket>) {
-        for bucket in buckets.filter(|bucket| !self.fleet.is_listening(*bucket)) {
-            let inner = Arc::clone(self);
-            self.spawn(async move {
-                let _ = inner.fleet.listen(bucket).await;
-            });
+    /// Listens again where that has stopped: whoever only holds would else hear of a restart, or of an ask, at its next
+    /// renewal.
+    pub(crate) fn listen_again(self: &Arc<Self>) {
+        let deaf: Vec<Bucket> = self.fleet.heard_of().filter(|bucket| !self.fleet.is_listening(*bucket)).collect();
+        if deaf.is_empty() || self.listening.swap(true, Ordering::Relaxed) {
+            return;
         }
+        let (inner, listening) = (Arc::clone(self), Lowered(Arc::clone(&self.listening)));
+        self.spawn(async move {
+            let _listening = listening;
+            let patience = inner.fleet.settings.patience;
+            let mut attempts: Vec<BoxFuture<'_, _>> = Vec::new();
+            for bucket in deaf {
+                attempts.push(Box::pin(inner.fleet.insist_on_listening(bucket, patience)));
+            }
+            together::all(attempts).await;
+        });
     }
 
     /// Does something in the background, wherever there is a runtime for it.

@@ -2,12 +2,15 @@
 //!
 //! The driver of a connection runs on the runtime of whoever happened to need it first: a request that hopped to a thread of
 //! our own and back would cost as much again as the server does. The price is that it may vanish with that runtime; its
-//! [`Pushes`] then go with it, and dropping those is how a link learns that its connection is no more, whatever the reason.
+//! [`Pushes`] then go with it, and dropping those is how a link learns that its connection is no more, whatever the reason. Or
+//! it may stand still, where the runtime has one thread and that is elsewhere: a connection that fell silent on such a runtime
+//! is made anew on the keeper's, and so are all that follow it.
 //!
 //! Who can interleave: any number of tasks send through one [`Live`] at once, and answers come back in the order of sending.
 //! Only one at a time connects; the others wait for it and share what it made. After a failed attempt the next one waits a
 //! while, longer each time and at random, so that a restarted server is not stormed.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -15,10 +18,12 @@ use std::time::Duration;
 use redis::aio::{AsyncPushSender, MultiplexedConnection, SendError};
 use redis::{Cmd, PushInfo, PushKind, RedisError, RedisResult, Value};
 use tenure_core::{Clock, Instant};
+use tokio::runtime::{Handle, RuntimeFlavor};
 
 use crate::config::{Address, Settings};
 use crate::error::{Failure, explain_connect};
 use crate::examine::{self, Server};
+use crate::schema::Bucket;
 
 /// How long a request may go unanswered before its connection is given up.
 pub(crate) const ANSWER_LIMIT: Duration = Duration::from_secs(2);
@@ -33,17 +38,28 @@ pub(crate) trait Listener: Send + Sync + 'static {
     fn connected(&self, to: &Address, server: &Server, sent: Instant, then: u64);
     /// Another server has what one of them had.
     fn moved(&self);
+    /// A runtime that is always running, if there is one.
+    fn home(&self) -> Option<Handle>;
 }
 
 /// A way to one server, for one purpose.
 pub(crate) struct Link {
-    settings: Arc<Settings>,
     pub(crate) address: Address,
+    way: Way,
+    current: Mutex<Option<Arc<Live>>>,
+    connecting: tokio::sync::Mutex<Attempts>,
+}
+
+/// What it takes to make a connection, wherever that is done.
+#[derive(Clone)]
+struct Way {
+    settings: Arc<Settings>,
+    address: Address,
     /// The channel to listen on from the start, for a link that has one.
     inbox: Option<Vec<u8>>,
     listener: Arc<dyn Listener>,
-    current: Mutex<Option<Arc<Live>>>,
-    connecting: tokio::sync::Mutex<Attempts>,
+    /// A connection stood still with the caller's only thread: the next one lives on the keeper's runtime.
+    homeward: Arc<AtomicBool>,
 }
 
 /// What came of the last attempts to connect.
@@ -66,7 +82,9 @@ pub(crate) struct Live {
     heard: AtomicU64,
     pub(crate) server: Server,
     /// The buckets whose inbox this connection listens to, besides the first.
-    pub(crate) listens: tokio::sync::Mutex<Vec<u16>>,
+    listens: Mutex<BTreeSet<Bucket>>,
+    /// To be set when it falls silent; `None` where its runtime cannot stand still.
+    homeward: Option<Arc<AtomicBool>>,
 }
 
 /// Where the driver puts what the server says unasked. Dropped with the driver, however that ends.
@@ -74,6 +92,8 @@ struct Pushes {
     listener: Arc<dyn Listener>,
     address: Address,
     open: Arc<AtomicBool>,
+    /// Whether anybody could ever rely on it: a connection that was never made silences nobody.
+    relied_on: Arc<AtomicBool>,
 }
 
 impl AsyncPushSender for Pushes {
@@ -83,7 +103,10 @@ impl AsyncPushSender for Pushes {
                 self.listener.message(&self.address, payload);
             }
             // Its slot has moved: somebody must listen elsewhere.
-            (PushKind::SUnsubscribe, _) => self.open.store(false, Ordering::Release),
+            (PushKind::SUnsubscribe, _) => {
+                self.open.store(false, Ordering::Release);
+                self.listener.silenced();
+            }
             _ => {}
         }
         Ok(())
@@ -93,7 +116,9 @@ impl AsyncPushSender for Pushes {
 impl Drop for Pushes {
     fn drop(&mut self) {
         self.open.store(false, Ordering::Release);
-        self.listener.silenced();
+        if self.relied_on.load(Ordering::Acquire) {
+            self.listener.silenced();
+        }
     }
 }
 
@@ -104,14 +129,9 @@ impl Link {
         inbox: Option<Vec<u8>>,
         listener: &Arc<dyn Listener>,
     ) -> Self {
-        Link {
-            settings: Arc::clone(settings),
-            address,
-            inbox,
-            listener: Arc::clone(listener),
-            current: Mutex::default(),
-            connecting: tokio::sync::Mutex::default(),
-        }
+        let (settings, listener, homeward) = (Arc::clone(settings), Arc::clone(listener), Arc::default());
+        let way = Way { settings, address: address.clone(), inbox, listener, homeward };
+        Link { address, way, current: Mutex::default(), connecting: tokio::sync::Mutex::default() }
     }
 
     fn current(&self) -> MutexGuard<'_, Option<Arc<Live>>> {
@@ -140,11 +160,19 @@ impl Link {
             return Ok(live); // somebody was faster
         }
         Clock::Boot.sleep_until(attempts.not_before).await;
-        match self.connect().await {
+        let home = self.way.listener.home().filter(|_| self.way.homeward.load(Ordering::Relaxed));
+        let made = match home {
+            None => self.way.connect().await,
+            Some(home) => {
+                let way = self.way.clone();
+                home.spawn(async move { way.connect().await }).await.unwrap_or_else(|_| Err(self.way.failed(timed_out())))
+            }
+        };
+        match made {
             Ok((live, sent, then)) => {
                 *attempts = Attempts::default();
                 *self.current() = Some(Arc::clone(&live));
-                self.listener.connected(&self.address, &live.server, sent, then);
+                self.way.listener.connected(&self.address, &live.server, sent, then);
                 Ok(live)
             }
             Err(failure) => {
@@ -154,11 +182,22 @@ impl Link {
             }
         }
     }
+}
+
+impl Way {
+    fn failed(&self, error: RedisError) -> Failure {
+        explain_connect(error, &self.address, &self.settings)
+    }
 
     async fn connect(&self) -> Result<(Arc<Live>, Instant, u64), Failure> {
-        let failed = |error| explain_connect(error, &self.address, &self.settings);
-        let open = Arc::new(AtomicBool::new(true));
-        let pushes = Pushes { listener: Arc::clone(&self.listener), address: self.address.clone(), open: Arc::clone(&open) };
+        let failed = |error| self.failed(error);
+        let (open, relied_on) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicBool::new(false)));
+        let pushes = Pushes {
+            listener: Arc::clone(&self.listener),
+            address: self.address.clone(),
+            open: Arc::clone(&open),
+            relied_on: Arc::clone(&relied_on),
+        };
         let limit = self.settings.connect_limit;
         let config = self.settings.connection(&self.address).set_pipeline_buffer_size(PIPELINE).set_push_sender(pushes);
         let client = self.settings.client(&self.address)?;
@@ -168,7 +207,10 @@ impl Link {
         let sent = Instant::now();
         let listen = async {
             match &self.inbox {
-                Some(inbox) => ear.send_packed_command(redis::cmd("SUBSCRIBE").arg(inbox)).await.map(drop),
+                Some(inbox) => {
+                    let answer = ear.send_packed_command(redis::cmd("SUBSCRIBE").arg(inbox)).await;
+                    answer.and_then(Value::extract_error).map(drop)
+                }
                 None => Ok(()),
             }
         };
@@ -179,8 +221,11 @@ impl Link {
         let (seconds, micros): (u64, u64) = time.and_then(|time| Ok(redis::from_redis_value(time)?)).map_err(failed)?;
         listening.map_err(failed)?;
         examine::require(&server, &self.address, &self.settings)?;
+        relied_on.store(true, Ordering::Release);
         let heard = AtomicU64::new(Instant::now().as_nanos());
-        let live = Live { connection, open, heard, server, listens: tokio::sync::Mutex::default() };
+        let may_stand_still = Handle::current().runtime_flavor() == RuntimeFlavor::CurrentThread;
+        let homeward = may_stand_still.then(|| Arc::clone(&self.homeward));
+        let live = Live { connection, open, heard, server, listens: Mutex::default(), homeward };
         Ok((Arc::new(live), sent, seconds * 1_000_000 + micros))
     }
 }
@@ -207,7 +252,20 @@ impl Live {
     pub(crate) fn give_up_if_silent_since(&self, sent: Instant) {
         if self.heard.load(Ordering::Relaxed) < sent.as_nanos() {
             self.give_up();
+            if let Some(homeward) = &self.homeward {
+                homeward.store(true, Ordering::Relaxed);
+            }
         }
+    }
+
+    /// Whether it listens to the inbox of this bucket.
+    pub(crate) fn listens_to(&self, bucket: Bucket) -> bool {
+        self.listens.lock().unwrap_or_else(PoisonError::into_inner).contains(&bucket)
+    }
+
+    /// From now on it does.
+    pub(crate) fn listens_now_to(&self, bucket: Bucket) {
+        self.listens.lock().unwrap_or_else(PoisonError::into_inner).insert(bucket);
     }
 
     /// Sends one command.

@@ -7,15 +7,16 @@
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use tenure_core::backend::{Abilities, Backend, BoxFuture, Fencing};
 use tenure_core::quorum::{self, Node, Quorum};
-use tenure_core::{Error, ErrorKind, Instant, Kind, LockName, Result, Token};
+use tenure_core::{Error, ErrorKind, Kind, LockName, Result, Token};
 
 use crate::backend::{ABILITIES, Redis};
 use crate::config::{Address, Settings, Topology};
 use crate::ear::Run;
-use crate::inner::Inner;
+use crate::inner::{Inner, Lowered};
 use crate::together;
 
 /// What Redlock does. With `fencing=majority` its tokens rise as those of one server do.
@@ -77,9 +78,8 @@ impl Node for Redis {
         if settings.durable {
             return Ok(());
         }
-        let votes_from = run.started.map(|started| started + settings.largest_ttl);
-        match votes_from.map(|votes| votes.since(Instant::now())) {
-            Some(dark) if dark.is_zero() => Ok(()),
+        match run.up_for().map(|up| settings.largest_ttl.saturating_sub(up)) {
+            Some(Duration::ZERO) => Ok(()),
             Some(dark) => none(format!("it started less than {:?} ago and has no vote for {dark:?}", settings.largest_ttl)),
             None => none("it does not say how long it has been up: its user lacks the right to INFO".to_owned()),
         }
@@ -94,13 +94,14 @@ impl Node for Redis {
 impl Redis {
     /// Connects, if nobody does so already. The link itself sees to pauses between attempts.
     fn reach_in_the_background(&self) {
-        let inner = Arc::clone(&self.inner);
-        if !inner.reaching.swap(true, Ordering::Relaxed) {
-            self.inner.spawn(async move {
-                let _ = inner.reach().await;
-                inner.reaching.store(false, Ordering::Relaxed);
-            });
+        if self.inner.reaching.swap(true, Ordering::Relaxed) {
+            return;
         }
+        let (inner, reaching) = (Arc::clone(&self.inner), Lowered(Arc::clone(&self.inner.reaching)));
+        self.inner.spawn(async move {
+            let _reaching = reaching;
+            let _ = inner.reach().await;
+        });
     }
 
     /// Another name for this very server among those named before it. Most are found at connecting; one that was down then

@@ -42,7 +42,7 @@ impl Inner {
                 answers[*place] = Some(answer);
             }
         }
-        self.listen_again(buckets.keys().copied());
+        self.listen_again();
         answers.into_iter().map(|answer| answer.expect("every claim was in a batch")).collect()
     }
 
@@ -50,7 +50,7 @@ impl Inner {
         let claims: Vec<&Claim> = batch.iter().map(|place| &claims[*place]).collect();
         let failed = |error: Error| claims.iter().map(|_| Err(again(&error))).collect();
         let command = verbs::renew(&self.fleet.layout, bucket, &claims);
-        let lane = if self.fleet.settings.min_replicas == 0 { Lane::Keep } else { Lane::Synced };
+        let lane = if self.fleet.settings.min_replicas == 0 { Lane::Keep } else { Lane::SyncedKeep };
         let answer = match self.fleet.call(lane, bucket, Some(&scripts::RENEW), &command).await {
             Ok(answer) => answer,
             Err(failure) => return failed(failure.error),

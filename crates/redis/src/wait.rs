@@ -16,9 +16,9 @@ use tenure_core::backend::BoxFuture;
 use tenure_core::{Claim, Clock, Error, ErrorKind, Grant, Instant, Renewal, Result, Wait, margin};
 
 use crate::config::Settings;
-use crate::ear::{ALIVE, Due, Verdict};
+use crate::ear::{ALIVE, Due, Heard, Verdict};
 use crate::fleet::Lane;
-use crate::inner::Inner;
+use crate::inner::{Inner, Lowered};
 use crate::link::jitter;
 use crate::schema::Bucket;
 use crate::scripts;
@@ -54,16 +54,16 @@ impl Inner {
             let (bucket, limit) = (self.bucket(&claim.name), self.fleet.settings.answer_limit);
             Box::pin(self.fleet.insist_on_listening(bucket, limit)).await?;
         }
-        let mut clean = true; // no copy of an ask can be on its way but the one we wait for
+        self.start_heart();
+        let mut last = None;
         loop {
-            let mut expecting = (wait != Wait::No).then(|| self.ear.expect(&claim.name, claim.id));
-            match self.ask_once(claim, wait != Wait::No, &mut clean).await? {
+            let mut expecting = (wait != Wait::No).then(|| self.ear.expect(&claim.name, claim.id, last.take()));
+            match self.ask_once(claim, wait != Wait::No).await? {
                 Outcome::Granted(grant) => return Ok(Some(grant)),
                 Outcome::Busy => return Ok(None),
                 Outcome::Queued => {}
             }
             let Some(expecting) = &mut expecting else { return Ok(None) };
-            self.start_heart();
             let verdict = tokio::select! {
                 biased;
                 verdict = &mut expecting.verdict => verdict,
@@ -75,9 +75,9 @@ impl Inner {
             match verdict {
                 Ok(Verdict::Granted(grant)) => return self.confirmed(claim, grant).await.map(Some),
                 Ok(Verdict::Failed(error)) => return Err(error),
-                // Thought dead, or forgotten by a server that restarted: ask again. That ask may get lost like any other,
-                // whatever became of the first.
-                Ok(Verdict::Gone) | Err(_) => self.forget(claim.id),
+                // Thought dead, or forgotten by a server that restarted: ask again.
+                Ok(Verdict::Gone(heard)) => last = Some(heard),
+                Err(_) => {}
             }
         }
     }
@@ -94,39 +94,49 @@ impl Inner {
         ))
     }
 
-    async fn ask_once(&self, claim: &Claim, queue: bool, clean: &mut bool) -> Result<Outcome> {
+    async fn ask_once(&self, claim: &Claim, queue: bool) -> Result<Outcome> {
         let bucket = self.bucket(&claim.name);
         let inbox = self.fleet.inbox(bucket);
+        let mut doubt = self.doubt(claim.id);
         for _ in 0..3 {
+            if self.fleet.known(bucket).is_none() {
+                // Only of a server that is known can the time be known until which this ask is good.
+                let _ = Box::pin(tokio::time::timeout(self.fleet.settings.connect_limit, self.fleet.reach(bucket))).await;
+            }
             let by = self.fleet.known(bucket).map_or(0, |node| self.ear.estimate(&node.address));
             let by = (by != 0).then(|| by + ASK_LIFE.as_micros() as u64);
             let command = verbs::ask(&self.fleet.layout, self.fleet.publish(), claim, &inbox, queue.then_some(ALIVE), by);
             let answer = self.run(&claim.name, &scripts::ASK, &command).await?;
-            *clean &= answer.clean;
+            doubt.remains |= !answer.clean;
             let (now, asked) = verbs::asked(answer.value, claim)?;
             self.ear.read_clock(&answer.from.address, answer.sent, now);
-            if *clean && !matches!(asked, Asked::Late) {
-                self.was_answered(claim.id);
-            }
             if matches!(asked, Asked::Granted { .. }) && answer.replicas < self.fleet.settings.min_replicas {
+                drop(doubt);
                 self.end(claim, Duration::ZERO).await?;
                 return Err(self.too_few_replicas(answer.replicas));
             }
             match asked {
                 Asked::Granted { token, left } => {
+                    doubt.is_answered();
                     let until = answer.sent + left.saturating_sub(margin(left));
                     return Ok(Outcome::Granted(Grant { token, until }));
                 }
                 Asked::Queued { first, change_in } => {
-                    self.ear.queued(claim.id, answer.sent, change_in.filter(|_| first));
+                    doubt.is_answered();
+                    let heard = Heard::new(&answer.from.address, answer.sent, now);
+                    self.ear.queued(claim.id, heard, change_in.filter(|_| first));
                     return Ok(Outcome::Queued);
                 }
                 Asked::Busy => {
-                    self.forget(claim.id);
+                    if doubt.is_answered() {
+                        return Ok(Outcome::Busy);
+                    }
+                    // Another copy of the ask may still arrive, and nobody would know of its grant.
+                    self.end(claim, Duration::ZERO).await?;
                     return Ok(Outcome::Busy);
                 }
                 Asked::Mismatch { kind, of } => {
-                    self.forget(claim.id);
+                    doubt.is_answered();
                     return Err(verbs::mismatch(claim, kind, of));
                 }
                 Asked::Ended => {
@@ -160,8 +170,9 @@ impl Inner {
         if self.beats.swap(true, Ordering::Relaxed) {
             return;
         }
-        let (inner, ear) = (Arc::downgrade(self), Arc::clone(&self.ear));
+        let (inner, ear, beats) = (Arc::downgrade(self), Arc::clone(&self.ear), Lowered(Arc::clone(&self.beats)));
         self.spawn(async move {
+            let _beats = beats; // wherever this ends, with its runtime or for want of one, the next waiter starts another
             loop {
                 let next = ear.plan();
                 tokio::select! {
@@ -169,6 +180,9 @@ impl Inner {
                     () = Clock::Boot.sleep_until(next) => {}
                 }
                 let Some(inner) = inner.upgrade() else { return };
+                if ear.was_silenced() {
+                    inner.listen_again();
+                }
                 inner.beat().await;
             }
         });
@@ -201,7 +215,7 @@ impl Inner {
             Ok(Ok((from, sent, (now, touched)))) => {
                 self.ear.read_clock(&from.address, sent, now);
                 for (due, touched) in batch.iter().zip(touched) {
-                    self.ear.touched(due.id, sent, &touched);
+                    self.ear.touched(due.id, Heard::new(&from.address, sent, now), &touched);
                 }
                 return;
             }
