@@ -70,10 +70,13 @@ impl Pair {
 async fn exclusion_is_seen_to_break_at_a_lagging_replica() {
     let (pair, record) = (Pair::start(), Record::new());
     pair.follows().await;
-    let (one, other) = (pair.client("").await, pair.client("").await);
+    // The holder has a way of its own, so that it hears of the failover when we say so.
+    let its_way = Proxy::start(pair.master.address());
+    let (one, other) = (client(&format!("redis://{}", its_way.address())).await, pair.client("").await);
     pair.lags();
     let old = record.lock(&Shape::Mutex.make(&one, "x").unwrap().ttl(LONG).unwrap(), "x").await;
     assert!(old.writes());
+    its_way.set(Which::All, Fault::Hold(Toward::Both));
     pair.fail_over();
     let new = record.lock(&Shape::Mutex.make(&other, "x").unwrap().ttl(LONG).unwrap(), "x").await;
     assert!(old.checks() && new.checks(), "both trust their windows");
@@ -82,6 +85,9 @@ async fn exclusion_is_seen_to_break_at_a_lagging_replica() {
     assert!(!old.writes(), "the resource knows better");
     record.expect_only_exclusion_broken();
     // As soon as the old holder's client talks to the new master, it learns.
+    its_way.retarget(pair.replica.address());
+    its_way.cut(Which::All, Cut::Reset);
+    its_way.heal();
     in_time("an answer", one.view("x")).await.unwrap();
     old.is_lost().await;
     new.releases().await.unwrap();

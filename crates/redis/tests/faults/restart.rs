@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use tenure_core::{Client, Event, Instant, Phase};
 use tenure_testkit::history::expect_sound;
+use tenure_testkit::proxy::{Fault, Toward, Which};
 use tenure_testkit::servers::redis::{Fsync, Redis, RedisOptions};
 use tenure_testkit::{Options as _, Shape, eventually, in_time};
 
-use crate::stage::{Crowd, LONG, Record, client, leaves_nothing, line_is};
+use crate::stage::{Crowd, LONG, Record, Stage, client, leaves_nothing, line_is};
 
 /// So long that its end is not what a holder learns of its loss by, so short that a renewal comes soon.
 const TTL: Duration = Duration::from_secs(9);
@@ -50,16 +51,16 @@ async fn a_holder_that_was_forgotten_is_told_before_its_window_ends() {
     }
 }
 
-/// Whoever does not look meanwhile goes on trusting its window, while somebody else is let in. The fence holds.
+/// Whoever cannot ask meanwhile goes on trusting its window, while somebody else is let in. The fence holds.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn exclusion_is_seen_to_break_where_the_server_forgets() {
     for forget in [reborn, flushed] {
-        let (server, record) = (Redis::start(RedisOptions::new()), Record::new());
-        let (one, other) = (client(&server.url()).await, client(&server.url()).await);
-        let lock = Shape::Mutex.make(&one, "x").unwrap().ttl(LONG).unwrap().keep(false);
-        let old = record.lock(&lock, "x").await;
+        let (stage, record) = (Stage::new(), Record::new());
+        let (one, other) = (stage.proxied().await, stage.direct().await);
+        let old = record.lock(&Shape::Mutex.make(&one, "x").unwrap().ttl(LONG).unwrap(), "x").await;
         assert!(old.writes());
-        forget(&server);
+        stage.proxy.set(Which::All, Fault::Hold(Toward::Both));
+        forget(&stage.server);
         let new = record.lock(&Shape::Mutex.make(&other, "x").unwrap(), "x").await;
         assert!(old.checks() && new.checks(), "both trust their windows");
         assert!(new.token() > old.token());
@@ -67,8 +68,9 @@ async fn exclusion_is_seen_to_break_where_the_server_forgets() {
         assert!(!old.writes(), "the resource knows better");
         record.expect_only_exclusion_broken();
         new.releases().await.unwrap();
-        let _ = old.releases().await;
-        leaves_nothing(&server, [one, other]).await;
+        stage.proxy.heal();
+        let _ = in_time("an answer", old.releases()).await;
+        leaves_nothing(&stage.server, [one, other]).await;
     }
 }
 
