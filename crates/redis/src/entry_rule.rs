@@ -30,7 +30,7 @@ const MARK: Duration = Duration::from_secs(3_600);
 #[test]
 fn every_answer_is_the_records() {
     let mut runner = TestRunner::new(ProptestConfig {
-        cases: 60,
+        cases: 50,
         max_shrink_iters: 400,
         failure_persistence: None, // time is part of a history and cannot be kept
         ..ProptestConfig::default()
@@ -157,7 +157,7 @@ impl Pair {
             Step::End { who, min_hold, mark } => self.end(self.find(*who), *min_hold, *mark),
             Step::Renew(whom) => self.renew(whom),
             Step::Touch(whom, alive) => self.touch(whom, *alive),
-            Step::Convert(who, to) => self.convert(self.find(*who), *to),
+            Step::Convert { who, to, known } => self.convert(self.find(*who), *to, *known),
             Step::Request { name } => self.request(*name),
             Step::Break { name, only } => self.break_holds(*name, *only),
             Step::Cell { name, current, value } => self.cell(*name, *current, *value),
@@ -322,11 +322,12 @@ impl Pair {
         Ok(())
     }
 
-    fn convert(&mut self, (name, id): (usize, ClaimId), to: Mode) -> Result<(), TestCaseError> {
-        let command = verbs::convert(&self.layout, "publish", &self.names[name], id, to);
+    fn convert(&mut self, (name, id): (usize, ClaimId), to: Mode, known: bool) -> Result<(), TestCaseError> {
+        let token = self.tokens.get(&id).copied().filter(|_| known).unwrap_or(Token::new(1));
+        let command = verbs::convert(&self.layout, "publish", &self.names[name], id, to, token);
         let (now, says) = verbs::converted(self.send(&command)).expect("it is an answer");
         let expected = self.record(name, now, |record, at, woken| {
-            let token = record.convert(id, to, at, woken)?;
+            let token = record.convert(id, to, token, at, woken)?;
             Some((token, left(record, id, at)))
         });
         if let Some((token, _)) = says {

@@ -99,7 +99,7 @@ mod tests {
         "end 67d43d62bd0bf64ce035322ef0ab2a4c625a2264",
         "renew 65bfab4b937a1c98c2a6a855b839a00176c2c0a9",
         "touch c622c78c7dda1c03c74b8822a6d57135a03810ca",
-        "convert 0eab89e10ea0f87b4c93390e898ef7e620b0c9d2",
+        "convert 9bb6c5525d0d86bee0bd1f5d028d179dc3e3bbc1",
         "request 0809c47588b0dcef85b4d9cff6cbc3833b4590ff",
         "break af11f3f78b5f0762cb1602348b250d538373f47e",
         "view ee7339970a472ad95dad1b1fee184b72521e7cc5",

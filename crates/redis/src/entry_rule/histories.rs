@@ -48,7 +48,12 @@ pub(super) enum Step {
     },
     Renew(Vec<Who>),
     Touch(Vec<Who>, Duration),
-    Convert(Who, Mode),
+    /// `known`: with the token that the hold has now.
+    Convert {
+        who: Who,
+        to: Mode,
+        known: bool,
+    },
     Request {
         name: usize,
     },
@@ -106,7 +111,7 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(who, min_hold, mark)| Step::End { who, min_hold, mark }),
         4 => whom().prop_map(Step::Renew),
         5 => (whom(), brief()).prop_map(|(whom, alive)| Step::Touch(whom, alive)),
-        4 => (who(), to).prop_map(|(who, to)| Step::Convert(who, to)),
+        5 => (who(), to, prop::bool::weighted(0.8)).prop_map(|(who, to, known)| Step::Convert { who, to, known }),
         4 => (0..NAMES).prop_map(|name| Step::Request { name }),
         3 => (0..NAMES, prop::option::of(claim())).prop_map(|(name, only)| Step::Break { name, only }),
         2 => (0..NAMES, any::<bool>(), any::<Option<u8>>())
