@@ -116,7 +116,12 @@ impl Fleet {
             _ => Layout::single(&settings.prefix),
         };
         let route = Mutex::new(layout.buckets().map(|_| None).collect());
-        let (nodes, heard_of, last) = (Mutex::default(), Mutex::default(), tokio::sync::Mutex::default());
+        let (nodes, last) = (Mutex::default(), tokio::sync::Mutex::default());
+        // On a single server the connection for asks listens from the start, whether or not anybody ever waits.
+        let heard_of = match &settings.topology {
+            Topology::Cluster(_) => Mutex::default(),
+            _ => Mutex::new(layout.buckets().collect()),
+        };
         Fleet { settings, layout, client, listener, nodes, route, heard_of, last }
     }
 
