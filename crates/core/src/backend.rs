@@ -56,7 +56,11 @@ pub trait Backend: Send + Sync + 'static {
     fn release<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<()>>;
 
     /// Changes the mode of a held rw lock in place; `Ok(None)` when it cannot be had now.
-    fn convert<'a>(&'a self, claim: &'a Claim, to: Mode) -> BoxFuture<'a, Result<Option<Grant>>>;
+    ///
+    /// `token` is the one that the caller knows of the hold, and says which hold this is for: a downgrade keeps the token and
+    /// an upgrade gives a new one, so that a copy which arrives late finds another token, or the mode it wants, and does
+    /// nothing. [`Record::convert`](crate::record::Record::convert) is the rule to the letter.
+    fn convert<'a>(&'a self, claim: &'a Claim, to: Mode, token: Token) -> BoxFuture<'a, Result<Option<Grant>>>;
 
     /// Who holds and who waits.
     fn view<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<View>>;

@@ -34,8 +34,8 @@ use crate::{Ask, Claim, Error, ErrorKind, Grant, Instant, Kind, LockName, Mode, 
 pub struct Guard {
     pub(crate) lease: Arc<Lease>,
     mode: Mode,
-    /// A conversion was begun and its outcome never heard: it may be tried again.
-    is_unsure: bool,
+    /// What a conversion was to make of it whose outcome was never heard: it may be tried again.
+    unsure: Option<Mode>,
 }
 
 impl std::fmt::Debug for Guard {
@@ -51,7 +51,7 @@ impl std::fmt::Debug for Guard {
 
 impl Guard {
     pub(crate) fn new(lease: Arc<Lease>, mode: Mode) -> Self {
-        Guard { lease, mode, is_unsure: false }
+        Guard { lease, mode, unsure: None }
     }
 
     /// What is locked.
@@ -185,6 +185,9 @@ impl Guard {
     /// Dropped before it completes, the store may or may not have let readers in; this guard is a reader's then.
     pub async fn downgrade(&mut self) -> Result<()> {
         self.can_become(Mode::Shared)?;
+        if self.unsure == Some(Mode::Exclusive) && self.convert(Mode::Exclusive).await?.is_none() {
+            return self.check(); // it has not become the writer, so that there is nothing to give up
+        }
         // A reader from here on, whatever becomes of the request: the store may let others in before we hear of it.
         self.mode = Mode::Shared;
         self.convert(Mode::Shared).await?.ok_or_else(|| self.lease.lost())
@@ -203,7 +206,7 @@ impl Guard {
     }
 
     fn can_become(&self, to: Mode) -> Result<()> {
-        if self.kind() == Kind::RwLock && (self.mode != to || self.is_unsure) {
+        if self.kind() == Kind::RwLock && (self.mode != to || self.unsure.is_some()) {
             return self.check();
         }
         let what = format!("a {} held {} cannot become {to}", self.kind(), self.mode);
@@ -213,9 +216,9 @@ impl Guard {
     async fn convert(&mut self, to: Mode) -> Result<Option<()>> {
         let (keeper, hold) = (Arc::clone(self.lease.client.keeper()), Arc::clone(self.hold()));
         let sent = keeper.now();
-        self.is_unsure = true;
-        let converted = keeper.backend.convert(&hold.claim, to).await?;
-        self.is_unsure = false;
+        self.unsure = Some(to);
+        let converted = keeper.backend.convert(&hold.claim, to, hold.token()).await?;
+        self.unsure = None;
         let Some(Grant { token, until }) = converted else { return Ok(None) };
         hold.regranted(token, until, keeper.next_renewal(sent, hold.claim.ttl), keeper.now());
         self.mode = to;

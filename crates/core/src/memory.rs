@@ -347,10 +347,11 @@ impl Backend for MemoryBackend {
         })
     }
 
-    fn convert<'a>(&'a self, claim: &'a Claim, to: Mode) -> BoxFuture<'a, Result<Option<Grant>>> {
+    fn convert<'a>(&'a self, claim: &'a Claim, to: Mode, token: Token) -> BoxFuture<'a, Result<Option<Grant>>> {
         let sent = self.store.clock.now();
         Box::pin(async move {
-            let token = self.store.with(&claim.name, |record, at, woken| record.convert(claim.id, to, at, woken)).flatten();
+            let convert = |record: &mut Record, at, woken: &mut Vec<Wake>| record.convert(claim.id, to, token, at, woken);
+            let token = self.store.with(&claim.name, convert).flatten();
             Ok(token.map(|token| Grant { token, until: claim.window(sent) }))
         })
     }

@@ -270,20 +270,26 @@ impl Record {
 
     /// Changes the mode of a hold in place: a writer becomes a reader at any time and lets other readers in; a reader
     /// becomes the writer only while it is alone inside. `None` if it cannot; an upgrade has a new, higher token.
-    pub fn convert(&mut self, id: ClaimId, to: Mode, at: Moment, woken: &mut Vec<Wake>) -> Option<Token> {
+    ///
+    /// `known` is the token that the holder knew when it asked. A request may arrive long after its holder gave it up and
+    /// went on: it changes something only while that is still the token. An upgrade that was asked for has a token of its
+    /// own whatever it finds, so that whoever hears its yes is past every downgrade that it sent before.
+    pub fn convert(&mut self, id: ClaimId, to: Mode, known: Token, at: Moment, woken: &mut Vec<Wake>) -> Option<Token> {
         self.sweep(at, woken);
         let alone = self.holders() == 1;
         let place = self.place(id)?;
         let ticket = &mut self.line[place];
         let Stage::Held { token, expires, .. } = &mut ticket.stage else { return None };
+        let is_of_this_hold = *token == known;
         match (ticket.mode, to) {
-            (Mode::Exclusive, Mode::Shared) => {}
-            (had, to) if had == to => {} // the answer to the first time was lost
-            (Mode::Shared, Mode::Exclusive) if alone => {
-                // A reader that came later and has gone may have shown a higher token than ours to the resource.
+            (Mode::Exclusive, Mode::Shared) if is_of_this_hold => {}
+            // It is the writer still: a downgrade was asked for, has not come, and must do nothing if it does. And a reader
+            // that came later than this one and has gone may have shown a higher token than ours to the resource.
+            (Mode::Exclusive | Mode::Shared, Mode::Exclusive) if is_of_this_hold && alone => {
                 self.last = Token::next(self.last, at.wall_micros);
                 *token = self.last;
             }
+            (had, to) if had == to => {} // the answer to the first time was lost
             _ => return None,
         }
         ticket.mode = to;

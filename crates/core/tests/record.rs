@@ -12,14 +12,32 @@ const PERMITS: u32 = 4;
 
 #[derive(Clone, Debug)]
 enum Verb {
-    Ask { mode: Mode, queue: bool },
-    End { claim: usize },
-    Renew { claim: usize },
-    Convert { claim: usize, to: Mode },
-    Touch { claim: usize },
-    Bury { client: u64 },
+    Ask {
+        mode: Mode,
+        queue: bool,
+    },
+    End {
+        claim: usize,
+    },
+    Renew {
+        claim: usize,
+    },
+    /// `known`: by whoever knows its token.
+    Convert {
+        claim: usize,
+        to: Mode,
+        known: bool,
+    },
+    Touch {
+        claim: usize,
+    },
+    Bury {
+        client: u64,
+    },
     Break,
-    TimePasses { seconds: u64 },
+    TimePasses {
+        seconds: u64,
+    },
 }
 
 fn verb(kind: Kind) -> impl Strategy<Value = Verb> {
@@ -33,7 +51,8 @@ fn verb(kind: Kind) -> impl Strategy<Value = Verb> {
         6 => (mode.clone(), any::<bool>()).prop_map(|(mode, queue)| Verb::Ask { mode, queue }),
         4 => claim.clone().prop_map(|claim| Verb::End { claim }),
         2 => claim.clone().prop_map(|claim| Verb::Renew { claim }),
-        1 => (claim.clone(), mode).prop_map(|(claim, to)| Verb::Convert { claim, to }),
+        1 => (claim.clone(), mode, prop::bool::weighted(0.7))
+            .prop_map(|(claim, to, known)| Verb::Convert { claim, to, known }),
         1 => claim.prop_map(|claim| Verb::Touch { claim }),
         1 => (0..3u64).prop_map(|client| Verb::Bury { client }),
         1 => Just(Verb::Break),
@@ -66,6 +85,62 @@ fn claim(number: usize, kind: Kind, mode: Mode) -> Claim {
 
 fn id(number: usize) -> ClaimId {
     ClaimId::from_bytes((number as u128 + 1).to_be_bytes())
+}
+
+/// The token and the mode of a claim that is held.
+fn held(record: &Record, claim: usize) -> Option<(Token, Mode)> {
+    record.line.iter().find(|ticket| ticket.id == id(claim)).and_then(|ticket| match ticket.stage {
+        Stage::Held { token, .. } => Some((token, ticket.mode)),
+        _ => None,
+    })
+}
+
+const NOW: Moment = Moment { now: Instant::from_nanos(1), wall_micros: 5 };
+
+/// A record in which one claim holds an rw lock in this mode, and its token.
+fn one_holder(mode: Mode) -> (Record, Token) {
+    let mut record = Record::new(Kind::RwLock, Token::new(0));
+    let admission = record.ask_for(&claim(0, Kind::RwLock, mode), 1, None, NOW, &mut Vec::new()).unwrap();
+    let Admission::Granted(token) = admission else { panic!("nobody else is there: {admission:?}") };
+    (record, token)
+}
+
+fn convert(record: &mut Record, to: Mode, known: Token) -> Option<Token> {
+    record.convert(id(0), to, known, NOW, &mut Vec::new())
+}
+
+/// A copy of a downgrade that arrives when its holder is the writer again.
+#[test]
+fn a_late_downgrade_does_nothing() {
+    let (mut record, first) = one_holder(Mode::Exclusive);
+    assert_eq!(convert(&mut record, Mode::Shared, first), Some(first), "it keeps its token");
+    assert_eq!(convert(&mut record, Mode::Shared, first), Some(first), "the answer was lost: it is said again");
+    let second = convert(&mut record, Mode::Exclusive, first).expect("it is alone");
+    assert!(second > first);
+    assert_eq!(convert(&mut record, Mode::Shared, first), None);
+    assert_eq!(held(&record, 0), Some((second, Mode::Exclusive)));
+    assert_eq!(convert(&mut record, Mode::Shared, second), Some(second));
+}
+
+/// The same where no copy of it had arrived before: the upgrade finds the writer that it wants, and must part from it.
+#[test]
+fn a_downgrade_that_is_overtaken_by_an_upgrade_does_nothing() {
+    let (mut record, first) = one_holder(Mode::Exclusive);
+    let second = convert(&mut record, Mode::Exclusive, first).expect("it is the writer");
+    assert!(second > first);
+    assert_eq!(convert(&mut record, Mode::Exclusive, first), Some(second), "the answer was lost: it is said again");
+    assert_eq!(convert(&mut record, Mode::Shared, first), None);
+    assert_eq!(held(&record, 0), Some((second, Mode::Exclusive)));
+}
+
+/// A copy of an upgrade that arrives when its holder is a reader again.
+#[test]
+fn a_late_upgrade_does_nothing() {
+    let (mut record, first) = one_holder(Mode::Shared);
+    let second = convert(&mut record, Mode::Exclusive, first).expect("it is alone");
+    assert_eq!(convert(&mut record, Mode::Shared, second), Some(second));
+    assert_eq!(convert(&mut record, Mode::Exclusive, first), None);
+    assert_eq!(held(&record, 0), Some((second, Mode::Shared)));
 }
 
 proptest! {
@@ -102,9 +177,15 @@ proptest! {
                     prop_assert!(record.renew(id(claim), at).is_none(), "an ended claim cannot be renewed");
                 }
                 Verb::Renew { claim } => drop(record.renew(id(claim), at)),
-                Verb::Convert { claim, to } => {
+                Verb::Convert { claim, to, known } => {
                     // What it was already keeps its token, which it may have been given on the way.
-                    let converted = record.convert(id(claim), to, at, &mut woken);
+                    let before = held(&record, claim);
+                    let token = before.filter(|_| known).map_or(Token::new(0), |(token, _)| token);
+                    let converted = record.convert(id(claim), to, token, at, &mut woken);
+                    if !known {
+                        let after = held(&record, claim);
+                        prop_assert!(after.is_none() || before.is_none() || after == before, "somebody else's token changes nothing");
+                    }
                     direct = converted.filter(|token| *token > last && woken.iter().all(|wake| wake.token != *token));
                 }
                 Verb::Touch { claim } => drop(record.touch(id(claim), at.now + Duration::from_secs(15), at, &mut woken)),

@@ -89,9 +89,9 @@ impl Backend for Redis {
         Box::pin(self.inner.end(claim, claim.min_hold))
     }
 
-    fn convert<'a>(&'a self, claim: &'a Claim, to: Mode) -> BoxFuture<'a, Result<Option<Grant>>> {
+    fn convert<'a>(&'a self, claim: &'a Claim, to: Mode, token: Token) -> BoxFuture<'a, Result<Option<Grant>>> {
         Box::pin(async move {
-            let (sent, converted) = self.inner.convert(claim, to).await?;
+            let (sent, converted) = self.inner.convert(claim, to, token).await?;
             Ok(converted.map(|(token, left)| Grant { token, until: sent + left.saturating_sub(margin(left)) }))
         })
     }

@@ -134,13 +134,13 @@ pub(crate) fn touch(
     cmd
 }
 
-/// Changes the mode of a hold in place. Answer: [`converted`].
-pub(crate) fn convert(layout: &Layout, publish: &str, name: &LockName, id: ClaimId, to: Mode) -> Cmd {
-    let mut cmd = scripts::CONVERT.command(5, 6, 400 + 4 * name.as_str().len());
+/// Changes the mode of the hold with this token in place. Answer: [`converted`].
+pub(crate) fn convert(layout: &Layout, publish: &str, name: &LockName, id: ClaimId, to: Mode, token: Token) -> Cmd {
+    let mut cmd = scripts::CONVERT.command(5, 7, 400 + 4 * name.as_str().len());
     keys(&mut cmd, layout, name);
     words(&mut cmd, publish, name);
     let (mode, take, of) = codec::mode_numbers(to);
-    cmd.arg(id.as_bytes()).arg(mode).arg(take).arg(of);
+    cmd.arg(id.as_bytes()).arg(mode).arg(take).arg(of).arg(token.get());
     cmd
 }
 

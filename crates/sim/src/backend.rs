@@ -31,7 +31,6 @@ pub(crate) struct SimBackend {
     waiting: Arc<Waiters>,
     /// A renewal that took too long gives its connection up: the next one has another number.
     keeper_lane: AtomicU64,
-    next_number: AtomicU64,
 }
 
 #[derive(Default)]
@@ -68,8 +67,8 @@ impl SimBackend {
         let waiting = Arc::new(Waiters::default());
         let inbox = Arc::clone(&waiting);
         world.attach(client, Arc::new(move |push| inbox.hear(push)));
-        let (keeper_lane, next_number) = (AtomicU64::new(0), AtomicU64::new(0));
-        SimBackend { world: Arc::clone(world), client, clock, waiting, keeper_lane, next_number }
+        let keeper_lane = AtomicU64::new(0);
+        SimBackend { world: Arc::clone(world), client, clock, waiting, keeper_lane }
     }
 
     /// One request and its answer, if that comes in time.
@@ -244,11 +243,10 @@ impl Backend for SimBackend {
         Box::pin(async move { self.call(Request::End { name: name.clone(), id: *id, min_hold: *min_hold }).await.map(drop) })
     }
 
-    fn convert<'a>(&'a self, claim: &'a Claim, to: Mode) -> BoxFuture<'a, Result<Option<Grant>>> {
+    fn convert<'a>(&'a self, claim: &'a Claim, to: Mode, known: Token) -> BoxFuture<'a, Result<Option<Grant>>> {
         Box::pin(async move {
             let sent = self.clock.now();
-            let number = self.next_number.fetch_add(1, Ordering::Relaxed);
-            match self.call(Request::Convert { name: claim.name.clone(), id: claim.id, to, number }).await? {
+            match self.call(Request::Convert { name: claim.name.clone(), id: claim.id, to, known }).await? {
                 Reply::Converted(token) => Ok(token.map(|token| Grant { token, until: claim.window(sent) })),
                 _ => self.unexpected(),
             }

@@ -108,8 +108,8 @@ pub(crate) enum Event {
     Renewed { claim: ClaimIx, name: NameIx, held: bool },
     /// The store ended a claim.
     Ends { claim: ClaimIx, name: NameIx, min_hold: Duration },
-    /// The store did a client's conversion of this number; no token: it could not.
-    Converted { claim: ClaimIx, name: NameIx, number: u64, to: Mode, token: Option<Token> },
+    /// The store did a conversion, made for the hold with the known token; no token: it could not.
+    Converted { claim: ClaimIx, name: NameIx, known: Token, to: Mode, token: Option<Token> },
     /// A backend told its client that nothing came of the claim and nothing is left of it.
     NothingLeft { claim: ClaimIx },
 

@@ -42,8 +42,10 @@ pub enum Mutant {
     NewcomerBarges,
     /// Readers pass a waiting writer.
     ReadersPassWriters,
-    /// A repeated conversion is done twice.
-    ConvertRepeats,
+    /// A conversion does not look which hold it was made for, so that a late one is done too.
+    ConvertIgnoresToken,
+    /// An upgrade of who is the writer still leaves it its token, and with that to a downgrade under way.
+    UpgradeKeepsToken,
     /// An upgrade does not look whether other readers are inside.
     UpgradeInCompany,
     /// A downgrade keeps the old expiry, while its grant promises a new window.
@@ -58,7 +60,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Mutant; 24] = [
+    pub const ALL: [Mutant; 25] = [
         Mutant::WindowFromReply,
         Mutant::HandoverTrustedTooLong,
         Mutant::ReleaseIgnoresId,
@@ -77,7 +79,8 @@ impl Mutant {
         Mutant::ExpiryShort,
         Mutant::NewcomerBarges,
         Mutant::ReadersPassWriters,
-        Mutant::ConvertRepeats,
+        Mutant::ConvertIgnoresToken,
+        Mutant::UpgradeKeepsToken,
         Mutant::UpgradeInCompany,
         Mutant::DowngradeKeepsExpiry,
         Mutant::TimeoutIsBusy,

@@ -1,12 +1,12 @@
 //! The simulated server: core's [`Record`] of each name, and the memory of what is over.
 //!
 //! It is what a networked store must add to the record: an id that was released or turned away is remembered, so that a
-//! late copy of its request does nothing; a conversion is done once however often its request arrives; and an answer
-//! says how long a grant still *stands*, counted on this clock, so that a client can count from its own sending.
+//! late copy of its request does nothing; and an answer says how long a grant still *stands*, counted on this clock, so
+//! that a client can count from its own sending.
 //!
 //! It also has the switches of most [`Mutant`]s: each is a few lines where the bug would be.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
 use tenure_core::record::{Admission, ClientKey, Moment, Record, Stage, Ticket, Touched, Wake};
@@ -22,7 +22,7 @@ pub(crate) enum Request {
     Touch { name: LockName, id: ClaimId },
     End { name: LockName, id: ClaimId, min_hold: Duration },
     Renew { claims: Vec<(LockName, ClaimId)> },
-    Convert { name: LockName, id: ClaimId, to: Mode, number: u64 },
+    Convert { name: LockName, id: ClaimId, to: Mode, known: Token },
     View { name: LockName },
     List,
     AskHolders { name: LockName, ask: Ask },
@@ -73,8 +73,6 @@ pub(crate) struct SimStore {
     floor: Token,
     /// Ids that are over. A real store forgets them once no request can be that late; here that is never.
     over: HashSet<ClaimId>,
-    /// Conversions that were done, and what came of them.
-    converted: HashMap<(ClaimId, u64), Option<Token>>,
     alive: Duration,
     mutant: Option<Mutant>,
     pushes: Vec<(ClientKey, Push)>,
@@ -90,7 +88,6 @@ impl SimStore {
             records: BTreeMap::new(),
             floor: Token::new(0),
             over: HashSet::new(),
-            converted: HashMap::new(),
             alive,
             mutant,
             pushes: Vec::new(),
@@ -119,7 +116,7 @@ impl SimStore {
             Request::Renew { claims } => {
                 Reply::Renewed(claims.iter().map(|(name, id)| self.renew(name, *id, at, log)).collect())
             }
-            Request::Convert { name, id, to, number } => self.convert(name, *id, *to, *number, at, log),
+            Request::Convert { name, id, to, known } => self.convert(name, *id, *to, *known, at, log),
             Request::View { name } => Reply::View(self.view(name, at.now)),
             Request::List => Reply::List(self.records.iter().map(|(name, record)| record.view(name, at.now)).collect()),
             Request::AskHolders { name, ask } => {
@@ -278,17 +275,15 @@ impl SimStore {
         renewed.flatten()
     }
 
-    fn convert(&mut self, name: &LockName, id: ClaimId, to: Mode, number: u64, at: Moment, log: &mut History) -> Reply {
-        if let Some(answer) = self.converted.get(&(id, number)).filter(|_| !self.is(Mutant::ConvertRepeats)) {
-            return Reply::Converted(*answer);
-        }
+    fn convert(&mut self, name: &LockName, id: ClaimId, to: Mode, known: Token, at: Moment, log: &mut History) -> Reply {
         let (in_company, keeps_expiry) = (self.is(Mutant::UpgradeInCompany), self.is(Mutant::DowngradeKeepsExpiry));
         let (claim, ix) = (log.claim(id), log.name(name));
         // As the conversion itself begins; apart, so that who is let in by it is seen before who is converted.
         self.verb(name, at, log, |record, woken| record.sweep(at, woken));
+        let mutant = self.mutant;
         let Some(record) = self.records.get_mut(name) else { return Reply::Converted(None) };
         let (before, waited, mut woken) = (record.clone(), waiters(record), Vec::new());
-        let mut token = record.convert(id, to, at, &mut woken);
+        let mut token = record.convert(id, to, known_wrongly(record, id, to, known, mutant), at, &mut woken);
         if in_company && token.is_none() && to == Mode::Exclusive && before.line.iter().any(|ticket| ticket.id == id) {
             record.last = Token::next(record.last, at.wall_micros);
             token = Some(record.last); // says yes, and leaves the others inside
@@ -300,9 +295,8 @@ impl SimStore {
         {
             *expires = *old;
         }
-        log.write(at.now, Event::Converted { claim, name: ix, number, to, token });
+        log.write(at.now, Event::Converted { claim, name: ix, known, to, token });
         self.settle(name, &waited, woken, at, log);
-        self.converted.insert((id, number), token);
         Reply::Converted(token)
     }
 
@@ -505,6 +499,16 @@ fn renew_wrongly(record: &mut Record, id: ClaimId, at: Moment, mutant: Option<Mu
         *expires = at.now + ticket.ttl + ticket.lock_delay;
     }
     Some(None)
+}
+
+/// [`Mutant::ConvertIgnoresToken`] and [`Mutant::UpgradeKeepsToken`]: the token that a conversion seems to be made for.
+fn known_wrongly(record: &Record, id: ClaimId, to: Mode, known: Token, mutant: Option<Mutant>) -> Token {
+    let ticket = record.line.iter().find(|ticket| ticket.id == id);
+    match (mutant, ticket.map(|ticket| (&ticket.stage, ticket.mode))) {
+        (Some(Mutant::ConvertIgnoresToken), Some((Stage::Held { token, .. }, _))) => *token,
+        (Some(Mutant::UpgradeKeepsToken), Some((_, mode))) if mode == to => Token::new(0),
+        _ => known,
+    }
 }
 
 fn waiters(record: &Record) -> Vec<ClaimId> {

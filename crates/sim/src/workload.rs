@@ -369,7 +369,8 @@ impl Worker {
                 true
             }
             Ok(Ok(false)) => true,
-            Ok(Err(_)) | Err(_) => false,
+            // It is a reader then, and may let go, or go on and try again while the first request is still under way.
+            Ok(Err(_)) | Err(_) => self.rng.chance(500),
         }
     }
 }

@@ -279,14 +279,14 @@ impl Backend for Sqlite {
         Box::pin(self.store.end(claim, claim.min_hold))
     }
 
-    fn convert<'a>(&'a self, claim: &'a Claim, to: Mode) -> BoxFuture<'a, Result<Option<Grant>>> {
+    fn convert<'a>(&'a self, claim: &'a Claim, to: Mode, token: Token) -> BoxFuture<'a, Result<Option<Grant>>> {
         Box::pin(async move {
             let sent = Instant::now();
             let (name, id) = (claim.name.clone(), claim.id);
-            let token = self
+            let converted = self
                 .store
-                .ask(move |tx| tx.with(&name, |tx, record| Ok(record.convert(id, to, tx.at, &mut tx.after.woken))));
-            Ok(token.await?.flatten().map(|token| Grant { token, until: claim.window(sent) }))
+                .ask(move |tx| tx.with(&name, |tx, record| Ok(record.convert(id, to, token, tx.at, &mut tx.after.woken))));
+            Ok(converted.await?.flatten().map(|token| Grant { token, until: claim.window(sent) }))
         })
     }
 

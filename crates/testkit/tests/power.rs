@@ -100,8 +100,8 @@ impl<const F: u8> Backend for BrokenBackend<F> {
         self.0.attach(news);
     }
 
-    fn convert<'a>(&'a self, claim: &'a Claim, to: Mode) -> BoxFuture<'a, Result<Option<Grant>>> {
-        self.0.convert(claim, to)
+    fn convert<'a>(&'a self, claim: &'a Claim, to: Mode, token: Token) -> BoxFuture<'a, Result<Option<Grant>>> {
+        self.0.convert(claim, to, token)
     }
 
     fn view<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<View>> {

@@ -8,7 +8,7 @@ use tokio::time::timeout;
 use super::ballot::Ballot;
 use super::claims::Filling;
 use super::{Members, keep};
-use crate::{Claim, Error, Grant, Instant, Result, Token, Wait};
+use crate::{Claim, Error, Grant, Instant, Renewal, Result, Token, Wait};
 
 /// Grants the claim, or waits for it in line at every node.
 pub(super) async fn acquire(members: &Arc<Members>, claim: &Claim, wait: Wait) -> Result<Option<Grant>> {
@@ -167,7 +167,7 @@ impl<'a> Round<'a> {
         if until <= self.members.clock().now() + least {
             return Ok(None); // it took so long that the caller would have no time to do anything, or even to renew
         }
-        self.members.claims.granted(self.claim.id, self.granted().map(|(node, _)| node), token);
+        self.members.claims.granted(self.claim.id, self.granted().map(|(node, grant)| (node, grant.token)), token);
         self.fill();
         Ok(Some(Grant { token, until }))
     }
@@ -183,12 +183,8 @@ impl<'a> Round<'a> {
         let task = runtime.spawn(async move {
             while !ballot.is_complete() {
                 for (node, answer) in ballot.answers().await {
-                    // A grant made to a waiter is short; the keeper's next renewal may be far away.
-                    if let Ok(Some(_)) = answer
-                        && let Some(Ok(crate::Renewal::Held { .. })) =
-                            members.nodes[node].renew(std::slice::from_ref(&*claim)).await.pop()
-                    {
-                        members.claims.vote(claim.id, node, true);
+                    if let Ok(Some(grant)) = answer {
+                        late_vote(&members, &claim, node, grant.token).await;
                     }
                 }
             }
@@ -213,6 +209,17 @@ impl<'a> Round<'a> {
             _ => None,
         });
         self.members.too_few(did, what, failures)
+    }
+}
+
+/// A node granted it after the majority was complete. As at any grant, one that lost its voice meanwhile has no vote.
+async fn late_vote(members: &Members, claim: &Claim, place: usize, token: Token) {
+    let node = &members.nodes[place];
+    members.claims.granted_late(claim.id, place, token);
+    // A grant made to a waiter is short; the keeper's next renewal may be far away.
+    let renewed = timeout(members.limit(), node.renew(std::slice::from_ref(claim))).await;
+    if matches!(renewed.as_deref(), Ok([Ok(Renewal::Held { .. })])) && node.vote().is_ok() {
+        members.claims.vote(claim.id, place, true);
     }
 }
 

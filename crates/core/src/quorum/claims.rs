@@ -27,8 +27,11 @@ struct Entry {
     counts: u64,
     /// How often a conversion of it began or ended: odd while one is under way.
     conversions: u32,
-    /// The token that was given for it.
+    /// How it is held, as far as is known, and the token that was given for it.
+    mode: Mode,
     token: Token,
+    /// The newest token that each node is known to have given for it.
+    tokens: HashMap<usize, Token>,
     filling: Option<Filling>,
 }
 
@@ -43,6 +46,8 @@ pub(super) struct Filling {
 pub(super) struct Converting<'a> {
     claims: &'a Claims,
     id: ClaimId,
+    /// How often a conversion of this claim began or ended, this one included.
+    pub(super) turn: u32,
 }
 
 impl Drop for Converting<'_> {
@@ -59,8 +64,9 @@ impl Claims {
     /// Notes that this round of the claim begins, and gives the claim as nodes shall know it.
     pub(super) fn begin(&self, claim: &Claim, round: u32) -> Claim {
         let id = id_of_round(claim.id, round);
-        let entry =
-            Entry { caller: claim.id, id, held: 0, counts: EVERY_NODE, conversions: 0, token: Token::new(0), filling: None };
+        let (mode, token, tokens) = (claim.mode, Token::new(0), HashMap::new());
+        let (caller, held, counts, conversions, filling) = (claim.id, 0, EVERY_NODE, 0, None);
+        let entry = Entry { caller, id, held, counts, conversions, mode, token, tokens, filling };
         self.lock().insert(stem(claim.id), entry);
         Claim { id, ..claim.clone() }
     }
@@ -76,12 +82,42 @@ impl Claims {
         self.lock().get(&stem(id)).filter(|entry| entry.id == id).map(|entry| entry.caller)
     }
 
-    /// A majority granted it.
-    pub(super) fn granted(&self, id: ClaimId, nodes: impl IntoIterator<Item = usize>, token: Token) {
+    /// A majority granted it, each node with a token of its own.
+    pub(super) fn granted(&self, id: ClaimId, votes: impl IntoIterator<Item = (usize, Token)>, token: Token) {
         if let Some(entry) = self.lock().get_mut(&stem(id)).filter(|entry| entry.id == id) {
-            entry.held = bits(nodes);
+            entry.tokens = votes.into_iter().collect();
+            entry.held = bits(entry.tokens.keys().copied());
             entry.token = token;
         }
+    }
+
+    /// A node granted it after the majority was complete.
+    pub(super) fn granted_late(&self, id: ClaimId, node: usize, token: Token) {
+        if let Some(entry) = self.lock().get_mut(&stem(id)).filter(|entry| entry.id == id) {
+            entry.tokens.entry(node).or_insert(token);
+        }
+    }
+
+    /// Whether a conversion is of this hold, or asks for what it is already: the entry rule's, for the caller's token.
+    pub(super) fn is_convertible(&self, id: ClaimId, to: Mode, token: Token) -> bool {
+        self.lock().get(&stem(id)).is_some_and(|entry| entry.mode == to || entry.token == token)
+    }
+
+    /// The token that a conversion at this node must carry. `None` if the node is not known to have granted it.
+    pub(super) fn token_at(&self, id: ClaimId, node: usize) -> Option<Token> {
+        self.lock().get(&stem(id)).filter(|entry| entry.id == id)?.tokens.get(&node).copied()
+    }
+
+    /// A node said with which token it holds it. To be noted before anything is sent that carries it: an upgrade that begins
+    /// then carries it too, and so has a newer one. `false`, and nothing is noted, if another conversion has begun or ended
+    /// since that turn: then nothing that carries it may be sent any more.
+    pub(super) fn learned(&self, id: ClaimId, node: usize, token: Token, turn: u32) -> bool {
+        let mut claims = self.lock();
+        let Some(entry) = claims.get_mut(&stem(id)).filter(|entry| entry.id == id && entry.conversions == turn) else {
+            return false;
+        };
+        entry.tokens.insert(node, token);
+        true
     }
 
     /// Its mode was changed, by these nodes: only theirs count if it is the writer now, and anybody's if it reads. The token
@@ -90,14 +126,20 @@ impl Claims {
         let mut claims = self.lock();
         let Some(entry) = claims.get_mut(&stem(id)) else { return token };
         entry.counts = if to == Mode::Exclusive { bits(nodes) } else { EVERY_NODE };
+        entry.mode = to;
         entry.token = entry.token.max(token);
         entry.token
     }
 
     /// A conversion begins; it ends when what is given is dropped.
     pub(super) fn converts(&self, id: ClaimId) -> Converting<'_> {
-        self.lock().get_mut(&stem(id)).into_iter().for_each(|entry| entry.conversions += 1);
-        Converting { claims: self, id }
+        let mut claims = self.lock();
+        let entry = claims.get_mut(&stem(id));
+        let turn = entry.map_or(0, |entry| {
+            entry.conversions += 1;
+            entry.conversions
+        });
+        Converting { claims: self, id, turn }
     }
 
     /// How often a conversion of it began or ended: odd while one is under way.

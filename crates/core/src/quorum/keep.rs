@@ -8,6 +8,7 @@ use tokio::time::timeout;
 use super::Members;
 use super::ask::raise;
 use super::ballot::Ballot;
+use super::claims::Converting;
 use crate::{Ask, Claim, ClaimId, Error, ErrorKind, Grant, Instant, Mode, Renewal, Result, Token};
 
 /// The moment at which the votes that are still good cease to be a majority: `None` if they are none now.
@@ -187,8 +188,7 @@ async fn insist(members: Arc<Members>, node: usize, claim: Arc<Claim>, _forgets:
     let forgotten = clock.now() + claim.ttl + claim.lock_delay + claim.min_hold;
     let mut pause = members.limit();
     while clock.now() < forgotten {
-        let nap = members.settings.environment.between(pause / 2, pause);
-        clock.sleep_until(clock.now() + nap).await;
+        members.nap(pause).await;
         // Longer than the limit: nobody waits for it, and a node that is only slow should be able to confirm.
         if let Ok(Ok(())) = timeout(members.limit() * 4, members.nodes[node].release(&claim)).await {
             return;
@@ -198,12 +198,15 @@ async fn insist(members: Arc<Members>, node: usize, claim: Arc<Claim>, _forgets:
 }
 
 /// Changes the mode at every node at once, if a majority can.
-pub(super) async fn convert(members: &Arc<Members>, claim: &Claim, to: Mode) -> Result<Option<Grant>> {
+pub(super) async fn convert(members: &Arc<Members>, claim: &Claim, to: Mode, known: Token) -> Result<Option<Grant>> {
     let claim = Arc::new(members.claims.latest(claim));
-    let _converting = members.claims.converts(claim.id);
+    if !members.claims.is_convertible(claim.id, to, known) {
+        return Ok(None);
+    }
+    let converting = members.claims.converts(claim.id);
     let mut grants: Vec<(usize, Grant)> = Vec::new();
     let (mut refused, mut failures) = (0, Vec::new());
-    for (node, answer) in change(members, &claim, to).await {
+    for (node, answer) in change(members, &claim, to, converting.turn).await {
         // A node that may have forgotten other readers cannot say that this one is alone.
         match answer.and_then(|answer| members.nodes[node].vote().map(|()| answer)) {
             Ok(Some(grant)) => grants.push((node, grant)),
@@ -213,7 +216,7 @@ pub(super) async fn convert(members: &Arc<Members>, claim: &Claim, to: Mode) -> 
     }
     let Some(until) = until(members, grants.iter().map(|(_, grant)| grant.until)) else {
         if to == Mode::Exclusive {
-            change(members, &claim, Mode::Shared).await; // as it was: what cannot be reached stays stricter than need be
+            take_back(members, &claim, converting).await;
         }
         let cannot = refused > members.spare() || failures.is_empty();
         return if cannot { Ok(None) } else { Err(members.too_few(grants.len(), &format!("made it {to}"), failures)) };
@@ -222,7 +225,7 @@ pub(super) async fn convert(members: &Arc<Members>, claim: &Claim, to: Mode) -> 
     if to == Mode::Exclusive && members.settings.fencing {
         let given = grants.iter().map(|(node, grant)| (*node, grant.token)).collect();
         if let Err(error) = raise(members, &claim, given, voted).await {
-            change(members, &claim, Mode::Shared).await;
+            take_back(members, &claim, converting).await;
             return Err(error);
         }
     }
@@ -231,13 +234,55 @@ pub(super) async fn convert(members: &Arc<Members>, claim: &Claim, to: Mode) -> 
 }
 
 /// Asks every node to change the mode, and waits for all, or their limit.
-async fn change(members: &Arc<Members>, claim: &Arc<Claim>, to: Mode) -> Vec<(usize, Result<Option<Grant>>)> {
+async fn change(members: &Arc<Members>, claim: &Arc<Claim>, to: Mode, turn: u32) -> Vec<(usize, Result<Option<Grant>>)> {
     let ballot = Ballot::of(members.nodes.len(), |node| {
         let (members, claim) = (Arc::clone(members), Arc::clone(claim));
         Box::pin(async move {
-            let answer = timeout(members.limit(), members.nodes[node].convert(&claim, to)).await;
+            let answer = timeout(members.limit(), change_at(&members, &claim, node, to, turn)).await;
             answer.unwrap_or_else(|_| Err(members.no_answer()))
         })
     });
     ballot.all().await
+}
+
+/// Changes the mode at one node, while it is this turn's to do so.
+async fn change_at(members: &Members, claim: &Claim, node: usize, to: Mode, turn: u32) -> Result<Option<Grant>> {
+    let learned = |grant: &Grant| members.claims.learned(claim.id, node, grant.token, turn);
+    let Some(token) = members.claims.token_at(claim.id, node) else { return Ok(None) };
+    let node = &members.nodes[node];
+    let changed = node.convert(claim, to, token).await?;
+    if changed.is_some() || to == Mode::Exclusive {
+        return Ok(changed.filter(learned));
+    }
+    // It may be the writer there, under a token that was never heard. Asked to make it that once more, the node says which.
+    let Some(writer) = node.convert(claim, Mode::Exclusive, token).await?.filter(learned) else { return Ok(None) };
+    node.convert(claim, to, writer.token).await
+}
+
+/// Makes a reader again of what did not become the writer. A node that does not confirm it, where others are kept out
+/// without need, hears it again in the background.
+async fn take_back(members: &Arc<Members>, claim: &Arc<Claim>, converting: Converting<'_>) {
+    let answers = change(members, claim, Mode::Shared, converting.turn).await;
+    let turn = converting.turn + 1;
+    drop(converting);
+    for (node, _) in answers.into_iter().filter(|(_, answer)| answer.is_err()) {
+        if let Some(runtime) = members.runtime() {
+            runtime.spawn(insist_on_reading(Arc::clone(members), node, Arc::clone(claim), turn));
+        }
+    }
+}
+
+/// Tells one node that a claim only reads until it confirms that, the claim is over, or its mode is changed again.
+async fn insist_on_reading(members: Arc<Members>, node: usize, claim: Arc<Claim>, turn: u32) {
+    let mut pause = members.limit();
+    loop {
+        members.nap(pause).await;
+        if members.claims.conversions(claim.id) != turn {
+            return;
+        }
+        if let Ok(Ok(_)) = timeout(members.limit() * 4, change_at(&members, &claim, node, Mode::Shared, turn)).await {
+            return;
+        }
+        pause = (pause * 2).min(Duration::from_secs(1));
+    }
 }

@@ -36,8 +36,15 @@
 //! - **Conversions.** To read is less than to write: a downgrade that reached some nodes only leaves the others stricter
 //!   than need be. An upgrade counts at a majority of nodes where the reader was alone; any other reader has a node in
 //!   common with that. From then on only those nodes' votes count, and a renewal that met the upgrade on its way counts for
-//!   nothing. With fewer it is taken back everywhere; what is not taken back keeps others out for a while, never lets them
-//!   in. A delayed upgrade that arrives after that does the same. `quorum_upgrade.rs` in the models checks it.
+//!   nothing. With fewer it is taken back everywhere. An upgrade that arrives late keeps others out for a while, never lets
+//!   them in. A downgrade, or what takes an upgrade back, that arrives late must do nothing, or it would open a node whose
+//!   vote counts for the writer. So each request carries the token that the node itself gave for its vote, the newest that
+//!   is known here, noted before anything is sent that carries it; the node gives a newer one with every upgrade, also where
+//!   the claim is the writer still. Thus whatever token an upgrade's yes has, no downgrade sent before carries it. Where an
+//!   upgrade was not answered, the node may have given a token that is not known here: to take it back, the node is asked
+//!   for the upgrade once more, says with which token it has it, and that is given up. What is left to the background of
+//!   this sends nothing with a token that it learned after the next conversion began. `quorum_upgrade.rs` in the models
+//!   checks it, and finds what happens without the tokens.
 //!
 //! # What it cannot do
 //!
@@ -187,6 +194,12 @@ impl Members {
         self.settings.node_limit
     }
 
+    /// Waits for about so long, each time for another.
+    async fn nap(&self, pause: Duration) {
+        let nap = self.settings.environment.between(pause / 2, pause);
+        self.clock().sleep_until(self.clock().now() + nap).await;
+    }
+
     /// Where work in the background lives: the keeper's runtime; without a keeper, the caller's.
     fn runtime(&self) -> Option<Handle> {
         self.news.get().map_or_else(|| Handle::try_current().ok(), News::runtime)
@@ -288,8 +301,8 @@ impl Backend for Quorum {
         Box::pin(keep::release(&self.0, claim))
     }
 
-    fn convert<'a>(&'a self, claim: &'a Claim, to: Mode) -> BoxFuture<'a, Result<Option<Grant>>> {
-        Box::pin(keep::convert(&self.0, claim, to))
+    fn convert<'a>(&'a self, claim: &'a Claim, to: Mode, token: Token) -> BoxFuture<'a, Result<Option<Grant>>> {
+        Box::pin(keep::convert(&self.0, claim, to, token))
     }
 
     fn view<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<View>> {

@@ -123,8 +123,8 @@ impl Backend for FlakyNode {
         Box::pin(self.through(self.inner.release(claim)))
     }
 
-    fn convert<'a>(&'a self, claim: &'a Claim, to: Mode) -> BoxFuture<'a, Result<Option<Grant>>> {
-        Box::pin(self.through(self.inner.convert(claim, to)))
+    fn convert<'a>(&'a self, claim: &'a Claim, to: Mode, token: Token) -> BoxFuture<'a, Result<Option<Grant>>> {
+        Box::pin(self.through(self.inner.convert(claim, to, token)))
     }
 
     fn view<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<View>> {

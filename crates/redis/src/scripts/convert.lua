@@ -1,8 +1,9 @@
 -- convert: changes the mode of a hold in place. A writer becomes a reader at any time and lets other readers in; a reader
--- becomes the writer only while it is alone inside, and gets a new token.
+-- becomes the writer only while it is alone inside, and gets a new token. A request that comes so late that the hold has
+-- another token by now changes nothing; record.rs says why an upgrade gets a new one also if it was the writer still.
 --
 -- KEYS  1 lock, 2 line, 3 held, 4 names, 5 token
--- ARGV  1 name, 2 publish or spublish, 3 id, 4 mode, 5 take, 6 of
+-- ARGV  1 name, 2 publish or spublish, 3 id, 4 mode, 5 take, 6 of, 7 the token that its holder knows
 -- gives {now, token, left}, or {now} if it cannot be had
 
 lock, line, held, name = KEYS[1], KEYS[2], KEYS[3], ARGV[1]
@@ -16,12 +17,15 @@ local mine = ticket(ARGV[3])
 if mine and mine.stage == 1 then
   local mode, take, of = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
   local same = mine.mode == mode and mine.take == take and mine.of == of
-  local down = mine.mode == 0 and mode == 1
-  local up = mine.mode == 1 and mode == 0 and taken == 1
+  local known = mine.token == tonumber(ARGV[7])
+  local down = known and mine.mode == 0 and mode == 1
+  local up = known and mine.mode == 1 and mode == 0 and taken == 1
   if same or down or up then
-    if up then
+    if up or (same and known and mode == 0) then
       -- A reader that came later and has gone may have shown a higher token than ours to the resource.
       mine.token = next_token()
+    end
+    if up then
       call('zrem', held, mine.id)
     elseif down then
       alone, new_held = nil, true

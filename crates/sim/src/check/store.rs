@@ -5,7 +5,8 @@
 //! - P4: only a live hold is renewed or converted, and a live hold is not refused.
 //! - P5: whoever asked first is let in first, except on a plain mutex, unless it ended or fell silent.
 //! - P6: nobody is left waiting or turned away who could have been let in at that moment.
-//! - P15: however often a request arrives, a claim has one place, and none once it has ended.
+//! - P15: however often and late a request arrives, a claim has one place, and none once it has ended; and a conversion
+//!   changes only the hold that it was made for.
 //! - P1, P9, P10 as the store sees them: whoever is let in may be inside together with everybody who is.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -35,7 +36,6 @@ struct Replay {
     last: BTreeMap<NameIx, Token>,
     ended: BTreeSet<ClaimIx>,
     nothing_left: BTreeSet<ClaimIx>,
-    conversions: BTreeSet<(ClaimIx, u64)>,
     /// What each guard was granted as, and which claim each token went to.
     holds: BTreeMap<HoldIx, (NameIx, Token)>,
     claims: BTreeMap<(NameIx, Token), ClaimIx>,
@@ -73,12 +73,7 @@ impl Replay {
             Event::Forgot { claim, name } => self.forgot(at, claim, name),
             Event::Renewed { claim, name, held } => self.renewed(at, claim, name, held),
             Event::Ends { claim, name, min_hold } => self.ends(at, claim, name, min_hold),
-            Event::Converted { claim, name, number, to, token } => {
-                if !self.conversions.insert((claim, number)) {
-                    self.complain(at, format!("P15: conversion {number} of claim {claim} was done twice"));
-                }
-                self.converted(at, claim, name, to, token);
-            }
+            Event::Converted { claim, name, known, to, token } => self.converted(at, claim, name, known, to, token),
             Event::Has { hold, name, token, until, .. } => {
                 self.holds.insert(hold, (name, token));
                 self.trusts(at, hold, until);
@@ -99,7 +94,6 @@ impl Replay {
                 self.lines.clear();
                 self.ended.clear();
                 self.nothing_left.clear();
-                self.conversions.clear(); // what was done once is forgotten too
             }
             _ => {}
         }
@@ -245,22 +239,28 @@ impl Replay {
         }
     }
 
-    fn converted(&mut self, at: Instant, claim: ClaimIx, name: NameIx, to: Mode, token: Option<Token>) {
+    fn converted(&mut self, at: Instant, claim: ClaimIx, name: NameIx, known: Token, to: Mode, token: Option<Token>) {
         self.sweep(at, name);
         let Some(token) = token else { return };
         let others = self.line(name).iter().filter(|place| place.claim != claim && place.inside_until.is_some()).count();
         let Some(place) = self.place(name, claim).filter(|place| place.inside_until.is_some() && !place.closing) else {
             return self.complain(at, format!("P4: claim {claim} is not held, and was converted"));
         };
-        let upgraded = (place.mode, to) == (Mode::Shared, Mode::Exclusive);
+        let (had, mode) = (place.token, place.mode);
         place.mode = to;
         place.token = token;
         place.inside_until = Some(at + place.terms.ttl + place.terms.lock_delay);
-        if upgraded {
+        if token != had {
             self.token(at, name, token);
-            if others > 0 {
-                self.complain(at, format!("P9: claim {claim} became the writer with {others} others inside"));
-            }
+        }
+        if (mode, to) == (Mode::Shared, Mode::Exclusive) && others > 0 {
+            self.complain(at, format!("P9: claim {claim} became the writer with {others} others inside"));
+        }
+        if mode != to && had != known {
+            self.complain(at, format!("P15: claim {claim} has token {had}, and was converted as one with token {known}"));
+        }
+        if to == Mode::Exclusive && token == known {
+            self.complain(at, format!("P15: claim {claim} became the writer, and kept its token"));
         }
     }
 

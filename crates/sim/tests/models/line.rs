@@ -246,7 +246,9 @@ impl Model for Line {
             }
             Step::Convert(claim, to) => {
                 let in_company = self.sabotage == Sabotage::UpgradesInCompany && to == Mode::Exclusive;
-                let converted = next.record.convert(id(claim), to, at, &mut woken);
+                let ticket = next.record.line.iter().find(|ticket| ticket.id == id(claim))?;
+                let Stage::Held { token, .. } = ticket.stage else { return None };
+                let converted = next.record.convert(id(claim), to, token, at, &mut woken);
                 let holds = next.inside().iter().any(|(inside, _)| *inside == id(claim));
                 if converted.is_some() {
                     next.trusted[claim] = before.now + TTL;
