@@ -47,8 +47,8 @@ pub(crate) struct Doubt<'a> {
 }
 
 impl Doubt<'_> {
-    /// An answer came. Whether it was the answer to the only copy there is.
-    pub(crate) fn is_answered(self) -> bool {
+    /// An answer came. Whether it was to the only copy there is.
+    pub(crate) fn answered(self) -> bool {
         if !self.remains {
             self.inner.doubtful().remove(&self.id);
         }
@@ -155,6 +155,10 @@ impl Inner {
     ) -> Result<(Instant, Option<(Token, Duration)>)> {
         let command = verbs::convert(&self.fleet.layout, self.fleet.publish(), &claim.name, claim.id, to, token);
         let answer = self.run(&claim.name, &scripts::CONVERT, &command).await?;
+        if answer.replicas < self.fleet.settings.min_replicas {
+            // Neither yes nor no: the server may know more of it than we do, never less.
+            return Err(self.too_few_replicas(answer.replicas));
+        }
         Ok((answer.sent, verbs::converted(answer.value)?.1))
     }
 

@@ -94,7 +94,7 @@ impl Inner {
         ))
     }
 
-    async fn ask_once(&self, claim: &Claim, queue: bool) -> Result<Outcome> {
+    async fn ask_once(self: &Arc<Self>, claim: &Claim, queue: bool) -> Result<Outcome> {
         let bucket = self.bucket(&claim.name);
         let inbox = self.fleet.inbox(bucket);
         let mut doubt = self.doubt(claim.id);
@@ -111,24 +111,23 @@ impl Inner {
             let (now, asked) = verbs::asked(answer.value, claim)?;
             self.ear.read_clock(&answer.from.address, answer.sent, now);
             if matches!(asked, Asked::Granted { .. }) && answer.replicas < self.fleet.settings.min_replicas {
-                drop(doubt);
                 self.end(claim, Duration::ZERO).await?;
                 return Err(self.too_few_replicas(answer.replicas));
             }
             match asked {
                 Asked::Granted { token, left } => {
-                    doubt.is_answered();
-                    let until = answer.sent + left.saturating_sub(margin(left));
-                    return Ok(Outcome::Granted(Grant { token, until }));
+                    doubt.answered();
+                    let grant = Grant { token, until: answer.sent + left.saturating_sub(margin(left)) };
+                    return Ok(Outcome::Granted(self.worth_having(claim, grant, left).await));
                 }
                 Asked::Queued { first, change_in } => {
-                    doubt.is_answered();
+                    doubt.answered();
                     let heard = Heard::new(&answer.from.address, answer.sent, now);
                     self.ear.queued(claim.id, heard, change_in.filter(|_| first));
                     return Ok(Outcome::Queued);
                 }
                 Asked::Busy => {
-                    if doubt.is_answered() {
+                    if doubt.answered() {
                         return Ok(Outcome::Busy);
                     }
                     // Another copy of the ask may still arrive, and nobody would know of its grant.
@@ -136,7 +135,7 @@ impl Inner {
                     return Ok(Outcome::Busy);
                 }
                 Asked::Mismatch { kind, of } => {
-                    doubt.is_answered();
+                    doubt.answered();
                     return Err(verbs::mismatch(claim, kind, of));
                 }
                 Asked::Ended => {
@@ -148,6 +147,18 @@ impl Inner {
         }
         Err(Error::new(ErrorKind::Unavailable, "the server's clock ran away from every request")
             .with_hint("Look at the server's clock: it has jumped several times within seconds"))
+    }
+
+    /// A second ask may find a grant that was made to the first one a while ago and is nearly over: then it is renewed, so that
+    /// whoever gets it has time to do something with it.
+    async fn worth_having(self: &Arc<Self>, claim: &Claim, grant: Grant, left: Duration) -> Grant {
+        if left >= claim.handover_ttl {
+            return grant;
+        }
+        match Box::pin(self.renew(std::slice::from_ref(claim))).await.pop() {
+            Some(Ok(Renewal::Held { until, .. })) => Grant { until, ..grant },
+            _ => grant, // then its end comes soon, and is told
+        }
     }
 
     /// Where replicas must have a grant before it counts, one that came by message is renewed first.
