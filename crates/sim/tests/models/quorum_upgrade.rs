@@ -1,7 +1,11 @@
-//! A reader that becomes the writer by majority, beside another reader: three nodes with a lease for each client.
+//! A reader that becomes the writer by majority and a reader again, beside another reader: three nodes with a lease for
+//! each client.
 //!
-//! Every request may arrive at any time, or never, and what a node answers is counted when the client gets to it. What must
-//! hold: nobody trusts that it reads while somebody trusts that it writes.
+//! Every request may arrive at any time, also long after its client gave it up and did something else, or never; and an
+//! answer may be lost. What must hold: nobody trusts that it reads while somebody trusts that it writes.
+//!
+//! Conversions carry tokens, and a node's token changes with every upgrade that it does. Of a request all that matters is
+//! whether it carries the newest, since it is refused otherwise; so that is what is kept of tokens here.
 
 use stateright::{Checker, HasDiscoveries, Model, Property};
 
@@ -24,6 +28,12 @@ enum Sabotage {
     EveryVoteCounts,
     /// A renewal counts though it met the upgrade on its way. It would give the writer a reader's time.
     RenewalMeetsUpgrade,
+    /// Nodes do not look at the token of a downgrade.
+    TokensIgnored,
+    /// A node where the claim is the writer still leaves it its token when it is asked for an upgrade.
+    UpgradeKeepsToken,
+    /// An upgrade that was not answered is taken back while the next one is under way.
+    TakesBackTheNext,
 }
 
 struct Upgrade(Sabotage);
@@ -39,6 +49,17 @@ struct World {
 struct Lease {
     until: u8,
     writes: bool,
+    /// Whether the client knows its newest token.
+    known: bool,
+    /// Whether there are requests under way that carry it: an upgrade, a downgrade.
+    upgrade: bool,
+    downgrade: bool,
+}
+
+impl Lease {
+    fn new(until: u8) -> Self {
+        Lease { until, writes: false, known: true, upgrade: false, downgrade: false }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -71,11 +92,15 @@ enum Step {
     RenewalArrives(usize),
     IsRenewed,
     Upgrades,
-    UpgradeArrives(usize),
+    /// At this node; and whether its answer arrives too.
+    UpgradeArrives(usize, bool),
     IsUpgraded,
-    /// The upgrade is taken back; whether nodes hear of that or not.
+    /// The upgrade is taken back where it was answered; whether nodes hear of that or not.
     TakesBack,
-    TakenBack(usize),
+    /// The node is asked once more for an upgrade that it did and that was not answered, and then to take it back.
+    TakesBackUnknown(usize),
+    Downgrades,
+    DowngradeArrives(usize),
 }
 
 impl World {
@@ -99,6 +124,15 @@ impl World {
             Client::Held(hold) => Some(hold),
             Client::Asking(_) => None,
         }
+    }
+
+    fn leases(&mut self) -> impl Iterator<Item = &mut Lease> {
+        self.nodes.iter_mut().filter_map(|node| node[WRITER].as_mut())
+    }
+
+    /// Sends a downgrade to every node, with the token that is known. Where that is not the newest it does nothing.
+    fn steps_down(&mut self) {
+        self.leases().filter(|lease| lease.known).for_each(|lease| lease.downgrade = true);
     }
 
     /// Forgets what time has ended, so that worlds which differ in nothing else are one.
@@ -136,6 +170,9 @@ impl Model for Upgrade {
     }
 
     fn actions(&self, world: &World, steps: &mut Vec<Step>) {
+        if [WRITER, READER].iter().any(|client| world.hold(*client).is_some() && world.trusts(*client).is_none()) {
+            return; // whose hold is over never trusts it again, and nothing can go wrong between two of which one is left
+        }
         if world.now < END_OF_TIME {
             steps.push(Step::TimePasses);
         }
@@ -158,16 +195,17 @@ impl Model for Upgrade {
             None => {}
         }
         match world.hold(WRITER) {
-            Some(Hold { writes: false, upgrade: None, .. }) => {
-                steps.push(Step::Upgrades);
-                steps.extend((0..NODES).map(Step::TakenBack));
-            }
+            Some(Hold { writes: true, .. }) => steps.push(Step::Downgrades),
+            Some(Hold { upgrade: None, .. }) => steps.push(Step::Upgrades),
             Some(Hold { upgrade: Some(votes), .. }) => {
-                steps.extend(open(votes).map(Step::UpgradeArrives));
+                steps.extend(open(votes).map(|node| Step::UpgradeArrives(node, true)));
                 steps.extend(self.upgraded(votes).map(|_| Step::IsUpgraded));
                 steps.push(Step::TakesBack);
             }
-            _ => {}
+            None => return,
+        }
+        for node in 0..NODES {
+            steps.extend([Step::UpgradeArrives(node, false), Step::TakesBackUnknown(node), Step::DowngradeArrives(node)]);
         }
     }
 
@@ -180,7 +218,7 @@ impl Model for Upgrade {
                 if world.nodes[node].iter().flatten().any(|lease| lease.writes) {
                     return None;
                 }
-                next.nodes[node][client] = Some(Lease { until: end, writes: false });
+                next.nodes[node][client] = Some(Lease::new(end));
                 let Client::Asking(votes) = &mut next.clients[client] else { return None };
                 votes[node] = Some(end);
             }
@@ -219,13 +257,25 @@ impl Model for Upgrade {
                 if self.0 != Sabotage::RenewalMeetsUpgrade {
                     hold.renewal = None;
                 }
+                next.leases().filter(|lease| lease.known).for_each(|lease| lease.upgrade = true);
             }
-            Step::UpgradeArrives(node) => {
-                if world.nodes[node][READER].is_some() {
-                    return None; // it is not alone
+            Step::UpgradeArrives(node, heard) => {
+                let lease = next.nodes[node][WRITER].as_mut()?;
+                if lease.upgrade {
+                    if !lease.writes && world.nodes[node][READER].is_some() {
+                        return None; // it is not alone
+                    }
+                    let keeps = lease.writes && self.0 == Sabotage::UpgradeKeepsToken;
+                    let downgrade = lease.downgrade && (keeps || self.0 == Sabotage::TokensIgnored);
+                    *lease = Lease { writes: true, known: heard || keeps, downgrade, ..Lease::new(end) };
+                } else if heard && lease.writes && !lease.known {
+                    (lease.until, lease.known) = (end, true); // it was done before, and the answer was lost
+                } else {
+                    return None;
                 }
-                *next.nodes[node][WRITER].as_mut()? = Lease { until: end, writes: true };
-                next.hold_mut(WRITER)?.upgrade.as_mut()?[node] = Some(end);
+                if heard {
+                    next.hold_mut(WRITER)?.upgrade.as_mut()?[node] = Some(end);
+                }
             }
             Step::IsUpgraded => {
                 world.trusts(WRITER)?;
@@ -234,10 +284,27 @@ impl Model for Upgrade {
                 let until = self.upgraded(votes)?;
                 (hold.writes, hold.until, hold.counts) = (true, hold.until.max(until), votes.map(|vote| vote.is_some()));
             }
-            Step::TakesBack => next.hold_mut(WRITER)?.upgrade = None,
-            Step::TakenBack(node) => {
-                let lease = next.nodes[node][WRITER].as_mut().filter(|lease| lease.writes)?;
-                lease.writes = false;
+            Step::TakesBack => {
+                next.hold_mut(WRITER)?.upgrade = None;
+                next.steps_down();
+            }
+            Step::TakesBackUnknown(node) => {
+                let hold = world.hold(WRITER)?;
+                if (hold.writes || hold.upgrade.is_some()) && self.0 != Sabotage::TakesBackTheNext {
+                    return None;
+                }
+                let lease = next.nodes[node][WRITER].as_mut().filter(|lease| lease.writes && !lease.known)?;
+                (lease.until, lease.downgrade) = (end, true);
+                lease.known = !(hold.writes || hold.upgrade.is_some());
+            }
+            Step::Downgrades => {
+                let hold = next.hold_mut(WRITER)?;
+                (hold.writes, hold.counts, hold.renewal) = (false, [true; NODES], None);
+                next.steps_down();
+            }
+            Step::DowngradeArrives(node) => {
+                let lease = next.nodes[node][WRITER].as_mut().filter(|lease| lease.writes && lease.downgrade)?;
+                (lease.until, lease.writes) = (end, false);
             }
         }
         Some(next)
@@ -252,6 +319,9 @@ impl Model for Upgrade {
                 world.trusts(WRITER).is_some() && world.trusts(READER).is_some()
             }),
             Property::sometimes("one writes for longer than its ttl", |_, world: &World| world.now > TTL && world.writes()),
+            Property::sometimes("it writes while a downgrade from before is under way", |_, world: &World| {
+                world.writes() && world.nodes.iter().flatten().flatten().any(|lease| !lease.writes && lease.downgrade)
+            }),
             Property::sometimes("it writes where another still reads at a node", |_, world: &World| {
                 world.writes() && world.nodes.iter().any(|node| node[READER].is_some())
             }),
@@ -276,7 +346,14 @@ fn a_writer_by_majority_is_alone() {
 
 #[test]
 fn every_rule_is_needed() {
-    for sabotage in [Sabotage::OneIsEnough, Sabotage::EveryVoteCounts, Sabotage::RenewalMeetsUpgrade] {
+    for sabotage in [
+        Sabotage::OneIsEnough,
+        Sabotage::EveryVoteCounts,
+        Sabotage::RenewalMeetsUpgrade,
+        Sabotage::TokensIgnored,
+        Sabotage::UpgradeKeepsToken,
+        Sabotage::TakesBackTheNext,
+    ] {
         let checked = check(sabotage);
         let path = checked.discovery("nobody reads while somebody writes");
         let path = path.unwrap_or_else(|| panic!("{sabotage:?} breaks nothing"));
