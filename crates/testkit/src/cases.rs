@@ -53,6 +53,9 @@ macro_rules! cases {
                 only_the_other_mode_can_be_converted_to
                 a_lost_hold_cannot_be_converted
                 a_conversion_gives_no_more_time_than_the_store_does
+                a_late_downgrade_does_nothing
+                a_late_upgrade_does_nothing
+                an_upgrade_without_an_answer_can_be_given_up
                 cancelled_convert
                 cancelled_read
                 cancelled_write

@@ -4,7 +4,7 @@
 //! is where locks go wrong.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tenure_core::backend::{BoxFuture, Finding};
@@ -35,6 +35,9 @@ pub struct Faults {
     grants_lost: AtomicUsize,
     next_grant_delayed_ns: AtomicU64,
     releases_lost: AtomicUsize,
+    conversions_lost: AtomicUsize,
+    next_conversion_overtaken_by: AtomicUsize,
+    late_conversion: Mutex<Option<LateConversion>>,
     news_lost: AtomicBool,
     renew_calls: AtomicUsize,
     renewed_claims: AtomicUsize,
@@ -49,6 +52,15 @@ pub struct Hung {
     pub sent: Instant,
     /// When its caller gave up on it.
     pub dropped: Option<Instant>,
+}
+
+/// A conversion that is still under way, and how many come before it.
+#[derive(Debug)]
+struct LateConversion {
+    claim: Claim,
+    to: Mode,
+    token: Token,
+    overtaken_by: usize,
 }
 
 impl Faults {
@@ -75,6 +87,25 @@ impl Faults {
     /// The next so many releases fail, without reaching the store.
     pub fn lose_releases(&self, many: usize) {
         self.releases_lost.store(many, SeqCst);
+    }
+
+    /// The store handles the next so many conversions, and the answers are lost.
+    pub fn lose_conversions(&self, many: usize) {
+        self.conversions_lost.store(many, SeqCst);
+    }
+
+    /// The next conversion gets no answer, and reaches the store only after so many that follow it.
+    pub fn overtake_next_conversion(&self, by: usize) {
+        self.next_conversion_overtaken_by.store(by, SeqCst);
+    }
+
+    /// Whether a conversion is still under way.
+    pub fn conversion_is_under_way(&self) -> bool {
+        self.late_conversion().is_some()
+    }
+
+    fn late_conversion(&self) -> MutexGuard<'_, Option<LateConversion>> {
+        self.late_conversion.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What the store says on its own account is not heard. Must be set before the client is made to matter.
@@ -183,7 +214,22 @@ impl Backend for Faulty {
     }
 
     fn convert<'a>(&'a self, claim: &'a Claim, to: Mode, token: Token) -> BoxFuture<'a, Result<Option<Grant>>> {
-        self.inner.convert(claim, to, token)
+        Box::pin(async move {
+            let overtaken_by = self.faults.next_conversion_overtaken_by.swap(0, SeqCst);
+            if overtaken_by > 0 {
+                *self.faults.late_conversion() = Some(LateConversion { claim: claim.clone(), to, token, overtaken_by });
+                return Err(lost("the conversion"));
+            }
+            let answer = self.inner.convert(claim, to, token).await;
+            let arrives = self.faults.late_conversion().take_if(|late| {
+                late.overtaken_by -= 1;
+                late.overtaken_by == 0
+            });
+            if let Some(late) = arrives {
+                let _ = self.inner.convert(&late.claim, late.to, late.token).await; // nobody hears the answer
+            }
+            if take_one(&self.faults.conversions_lost) { Err(lost("the answer")) } else { answer }
+        })
     }
 
     fn view<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<View>> {

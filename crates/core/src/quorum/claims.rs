@@ -127,7 +127,9 @@ impl Claims {
         let Some(entry) = claims.get_mut(&stem(id)) else { return token };
         entry.counts = if to == Mode::Exclusive { bits(nodes) } else { EVERY_NODE };
         entry.mode = to;
-        entry.token = entry.token.max(token);
+        // A majority's tokens need not rise where they are no fence, but an upgrade has another one.
+        let next = if to == Mode::Exclusive { Token::next(entry.token, 0) } else { entry.token };
+        entry.token = next.max(token);
         entry.token
     }
 

@@ -246,3 +246,62 @@ pub async fn a_conversion_gives_no_more_time_than_the_store_does<H: Harness>(sce
     assert!(held.valid_until() < tenure_core::Instant::now(), "the writer is in, and the reader may still trust its hold");
     writer.check().unwrap();
 }
+
+/// A downgrade without an answer arrives when its holder is the writer again, whether that was a reader meanwhile or the
+/// writer all along: nobody else is let in.
+pub async fn a_late_downgrade_does_nothing<H: Harness>(scene: &Scene<H>) {
+    let (client, faults) = scene.faulty_client().await;
+    let other = scene.client().await;
+    let mut held = make(&client).write().await.unwrap();
+    for reads_meanwhile in [true, false] {
+        let token = held.token();
+        faults.overtake_next_conversion(1 + usize::from(reads_meanwhile));
+        held.downgrade().await.unwrap_err();
+        assert_eq!(held.mode(), Mode::Shared, "it may be that, and so it is");
+        if reads_meanwhile {
+            held.downgrade().await.unwrap();
+        }
+        assert!(held.try_upgrade().await.unwrap(), "it is alone");
+        assert!(!faults.conversion_is_under_way() && held.token() > token);
+        assert!(make(&other).try_read().await.unwrap().is_none(), "the writer is inside");
+        held.check().unwrap();
+    }
+    held.release().await.unwrap();
+    scene.is_free(&client, "x").await;
+}
+
+/// An upgrade without an answer arrives when its holder was the writer meanwhile and is a reader again: nobody is kept out.
+pub async fn a_late_upgrade_does_nothing<H: Harness>(scene: &Scene<H>) {
+    let (client, faults) = scene.faulty_client().await;
+    let other = scene.client().await;
+    let mut held = make(&client).read().await.unwrap();
+    faults.overtake_next_conversion(2);
+    held.try_upgrade().await.unwrap_err();
+    assert!(held.try_upgrade().await.unwrap(), "it is alone");
+    held.downgrade().await.unwrap();
+    assert!(!faults.conversion_is_under_way());
+    assert!(make(&other).try_read().await.unwrap().is_some(), "readers share");
+    held.release().await.unwrap();
+    scene.is_free(&client, "x").await;
+}
+
+/// Whoever never heard what became of its upgrade can give it up: it is a reader then, and others share it.
+pub async fn an_upgrade_without_an_answer_can_be_given_up<H: Harness>(scene: &Scene<H>) {
+    let (client, faults) = scene.faulty_client().await;
+    let other = scene.client().await;
+    for was_done in [true, false] {
+        let mut held = make(&client).read().await.unwrap();
+        if was_done {
+            faults.lose_conversions(1);
+        } else {
+            faults.overtake_next_conversion(usize::MAX);
+        }
+        held.try_upgrade().await.unwrap_err();
+        assert_eq!(make(&other).try_read().await.unwrap().is_none(), was_done);
+        held.downgrade().await.unwrap();
+        assert_eq!(held.mode(), Mode::Shared);
+        assert!(make(&other).try_read().await.unwrap().is_some(), "readers share");
+        held.release().await.unwrap();
+    }
+    scene.is_free(&client, "x").await;
+}
