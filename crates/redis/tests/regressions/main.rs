@@ -1,11 +1,11 @@
 //! What reviews found, each kept as a test: an interleaving, a right or a server that once made the store promise too much.
 
-// mod cluster;
+mod cluster;
 mod holding;
 mod messages;
-// mod redlock;
+mod redlock;
 mod requests;
-// mod rights;
+mod rights;
 mod runtimes;
 // The same stage as the faults', of which this binary uses a part.
 #[expect(dead_code, reason = "the faults use the rest")]

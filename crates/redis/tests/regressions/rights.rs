@@ -1,0 +1,156 @@
+//! A user with the documented rights can do everything, and one that lacks some is told which.
+
+use std::time::Duration;
+
+use tenure_core::{Client, ErrorKind, Instant};
+use tenure_testkit::servers::redis::{Redis, RedisCluster, RedisOptions};
+use tenure_testkit::{eventually, in_time};
+
+use crate::stage::{LONG, client, leaves_nothing, line_is};
+
+/// The ACL line in the documentation, word by word.
+fn acl_line() -> Vec<&'static str> {
+    let docs = include_str!("../../src/docs.md");
+    let line = docs.split("```text").find(|part| part.contains("ACL SETUSER")).unwrap().split("```").next().unwrap();
+    line.split_whitespace().collect()
+}
+
+/// What was refused to anybody.
+fn refusals(server: &Redis) -> Vec<Vec<String>> {
+    let entries = server.command(&["ACL", "LOG"]).list().into_iter();
+    entries.map(|entry| entry.list().into_iter().map(|field| format!("{field:?}")).collect()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_user_that_may_not_listen_is_told_at_connecting() {
+    let server = Redis::start(RedisOptions::new());
+    server.command(&acl_line());
+    server.command(&["ACL", "SETUSER", "app", "-subscribe"]);
+    let url = server.url_as("app", "SECRET");
+    let refused = in_time("an answer", tenure_redis::connect(&url.parse().unwrap())).await.err().expect("it is refused");
+    assert_eq!(refused.kind(), ErrorKind::Backend, "{refused}");
+    let hint = refused.hint().unwrap_or_default();
+    assert!(hint.contains("+subscribe"), "{refused}; {hint}");
+    server.command(&["ACL", "SETUSER", "app", "+subscribe", "resetchannels"]);
+    let refused = in_time("an answer", tenure_redis::connect(&url.parse().unwrap())).await.err().expect("it is refused");
+    let hint = refused.hint().unwrap_or_default();
+    assert!(hint.contains("&tenure:*"), "{refused}; {hint}");
+    server.command(&["ACL", "SETUSER", "app", "&tenure:*"]);
+    client(&url).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_user_with_the_documented_rights_can_do_everything() {
+    let server = Redis::start(RedisOptions::new());
+    server.command(&acl_line());
+    let url = server.url_as("app", "SECRET");
+    let clients = [client(&url).await, client(&url).await];
+    everything(&clients).await;
+    leaves_nothing(&server, clients).await;
+    assert_eq!(refusals(&server), Vec::<Vec<String>>::new());
+
+    // Also with the rights that are for some only: another database, replicas.
+    let replica = Redis::start(RedisOptions::new());
+    replica.command(&["REPLICAOF", "127.0.0.1", &server.port().to_string()]);
+    eventually("the replica follows", || replica.follows() && server.info("replication")["connected_slaves"] == "1").await;
+    let strict = client(&format!("{url}/1?min_replicas=1&replica_wait=10s")).await;
+    let held = strict.mutex("x").unwrap().ttl(LONG).unwrap().lock().await.unwrap();
+    held.release().await.unwrap();
+    strict.close().await.unwrap();
+    assert_eq!(refusals(&server), Vec::<Vec<String>>::new());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_user_with_the_documented_rights_can_do_everything_in_a_cluster() {
+    let cluster = RedisCluster::start(2, 0);
+    for node in cluster.nodes() {
+        node.command(&acl_line());
+    }
+    let url = cluster.url().replace("redis+cluster://", "redis+cluster://app:SECRET@");
+    let clients = [client(&url).await, client(&url).await];
+    everything(&clients).await;
+    for client in clients {
+        client.close().await.unwrap();
+    }
+    for node in cluster.nodes() {
+        assert_eq!(refusals(node), Vec::<Vec<String>>::new());
+    }
+}
+
+/// Every verb there is, by every script.
+async fn everything(clients: &[Client; 2]) {
+    let [one, other] = clients;
+    one.probe().await.unwrap();
+    one.examine().await.unwrap();
+    exclusive(one, other).await;
+    shared(one, other).await;
+    removed(one, other).await;
+
+    // Renewal, on a connection of its own.
+    let held = one.mutex("renewed").unwrap().ttl(Duration::from_secs(2)).unwrap().lock().await.unwrap();
+    let until = held.valid_until();
+    eventually("it is renewed", || held.valid_until() > until).await;
+    held.release().await.unwrap();
+
+    let cell = one.cell("cell").unwrap();
+    let version = cell.set_if(0, "value").await.unwrap().expect("it is new");
+    assert_eq!(other.cell("cell").unwrap().get().await.unwrap(), (Some(b"value".to_vec()), version));
+    assert!(cell.remove_if(version).await.unwrap());
+}
+
+/// Waiting, hand-over, being asked, giving up.
+async fn exclusive(one: &Client, other: &Client) {
+    let held = one.mutex("x").unwrap().ttl(LONG).unwrap().lock().await.unwrap();
+    let mutex = other.mutex("x").unwrap().ttl(LONG).unwrap();
+    assert!(mutex.try_lock().await.unwrap().is_none());
+    assert!(mutex.try_lock_for(Duration::from_millis(20)).await.unwrap().is_none());
+    let waiting = tokio::spawn(async move { mutex.lock().await.unwrap() });
+    line_is(one, "x", 1).await;
+    let listed = one.list("", None, 10).await.unwrap();
+    assert_eq!(listed.iter().map(|view| view.name.as_str()).collect::<Vec<_>>(), ["x"]);
+    assert_eq!(other.ask("x", "please").await.unwrap(), 1);
+    in_time("the request", held.asked()).await;
+    let began = Instant::now();
+    while Instant::now().since(began) < Duration::from_millis(1200) {
+        one.view("x").await.unwrap(); // long enough for the waiter to be touched
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    held.release().await.unwrap();
+    in_time("the hand-over", waiting).await.unwrap().release().await.unwrap();
+
+    let fair = one.fair_mutex("fair").unwrap().ttl(LONG).unwrap().lock().await.unwrap();
+    drop(fair);
+    in_time("the drop", one.close()).await.unwrap();
+}
+
+/// Readers, conversions, permits.
+async fn shared(one: &Client, other: &Client) {
+    let lock = one.rw_lock("read").unwrap().ttl(LONG).unwrap();
+    let (mut reader, second) = (lock.read().await.unwrap(), lock.read().await.unwrap());
+    assert!(!reader.try_upgrade().await.unwrap());
+    second.release().await.unwrap();
+    assert!(reader.try_upgrade().await.unwrap());
+    let writer = other.rw_lock("read").unwrap().ttl(LONG).unwrap();
+    let waiting = tokio::spawn(async move { writer.write().await.unwrap() });
+    line_is(one, "read", 1).await;
+    reader.downgrade().await.unwrap();
+    reader.release().await.unwrap();
+    in_time("the writer's turn", waiting).await.unwrap().release().await.unwrap();
+
+    let permits = one.semaphore("permits", 3).unwrap().ttl(LONG).unwrap();
+    let two = permits.acquire(2).await.unwrap();
+    assert!(permits.try_acquire(2).await.unwrap().is_none());
+    permits.acquire(1).await.unwrap().release().await.unwrap();
+    two.release().await.unwrap();
+}
+
+/// Holds that are broken, by anybody who may.
+async fn removed(one: &Client, other: &Client) {
+    let held = one.mutex("broken").unwrap().ttl(LONG).unwrap().lock().await.unwrap();
+    assert_eq!(other.break_holds("broken", Some(held.token())).await.unwrap(), 1);
+    in_time("the loss", held.lost()).await;
+    drop(held);
+    let leadership = one.election("leader").unwrap().ttl(LONG).unwrap().campaign().await.unwrap();
+    assert!(other.election("leader").unwrap().leader().await.unwrap().is_some());
+    leadership.release().await.unwrap();
+}
