@@ -263,6 +263,15 @@ impl Fleet {
         Err(self.lost_its_way(bucket))
     }
 
+    /// Whether a request on this lane finds a connection.
+    fn is_connected(&self, lane: Lane, bucket: Bucket) -> bool {
+        let Some(node) = self.known(bucket) else { return false };
+        match lane {
+            Lane::SyncedAsks => node.synced.iter().all(|link| link.open().is_some()),
+            lane => node.link(lane).open().is_some(),
+        }
+    }
+
     /// The buckets that were ever listened to.
     pub(crate) fn heard_of(&self) -> impl Iterator<Item = Bucket> + use<> {
         self.heard_of.lock().unwrap_or_else(PoisonError::into_inner).clone().into_iter()
@@ -359,8 +368,10 @@ impl Fleet {
         let whole = patience + waits;
         let mut patience = Patience::new(whole);
         loop {
-            // A connection that is silent for this long is dropped with its request, and the next try gets another one.
-            let limit = patience.left().min(ANSWER_LIMIT + waits);
+            // A connection that is silent for this long is dropped with its request, and the next try gets another one. Making
+            // one has a limit of its own.
+            let connecting = if self.is_connected(lane, bucket) { Duration::ZERO } else { self.settings.connect_limit };
+            let limit = patience.left().min(ANSWER_LIMIT + waits + connecting);
             match tokio::time::timeout(limit, self.call(lane, bucket, script, command)).await {
                 Ok(Ok(answer)) => return Ok(Answer { clean: patience.clean, ..answer }),
                 Ok(Err(failure)) => Box::pin(patience.after(failure)).await?,
@@ -377,7 +388,10 @@ impl Fleet {
         let whole = patience;
         let mut patience = Patience::new(whole);
         loop {
-            let limit = patience.left().min(ANSWER_LIMIT);
+            let hears = |node: Arc<Node>| node.ear.as_ref().unwrap_or(&node.asks).open().is_some();
+            let connecting =
+                if self.known(bucket).is_some_and(hears) { Duration::ZERO } else { self.settings.connect_limit };
+            let limit = patience.left().min(ANSWER_LIMIT + connecting);
             match tokio::time::timeout(limit, self.listen(bucket)).await {
                 Ok(Ok(())) => return Ok(()),
                 Ok(Err(failure)) => patience.after(failure).await?,
