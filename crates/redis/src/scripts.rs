@@ -95,13 +95,13 @@ mod tests {
     }
 
     const KNOWN: &[&str] = &[
-        "ask 7ae1261d03e66cccf091251b870a5a2b0690798b",
-        "end 67d43d62bd0bf64ce035322ef0ab2a4c625a2264",
+        "ask 9857a600680cf4efebdd790d13b49a962919eeec",
+        "end 7d9aef5ef32b471845da0e71daccc21a3d0a2b67",
         "renew 65bfab4b937a1c98c2a6a855b839a00176c2c0a9",
-        "touch c622c78c7dda1c03c74b8822a6d57135a03810ca",
-        "convert 9bb6c5525d0d86bee0bd1f5d028d179dc3e3bbc1",
-        "request 0809c47588b0dcef85b4d9cff6cbc3833b4590ff",
-        "break af11f3f78b5f0762cb1602348b250d538373f47e",
+        "touch f0832b3f51e4c6f0fa868d8da914f4a7712e6a0e",
+        "convert 5c6a93e799969f0254ce1ae9d75d00fbab16de6e",
+        "request 04a551eccf7f96ec665b468736c09100a8dacaf1",
+        "break cbccb798093b87e15c76bf510a6068a945f75e6c",
         "view ee7339970a472ad95dad1b1fee184b72521e7cc5",
         "cell_set d4fd9d48e7fb158c4f187e9224811e25f4a83109",
         "tidy b72d1d0f3129b0d741b17744c41054413367611a",

@@ -346,6 +346,33 @@ async fn an_upgrade_that_only_a_minority_can_do_is_taken_back() {
     five.are_empty().await;
 }
 
+/// Nodes that did it and were not heard have given it tokens that nobody knows; it is taken back there all the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_upgrade_without_an_answer_is_taken_back_when_nodes_can_be_heard() {
+    let five = Five::new();
+    let (one, other) = (five.client(), five.client());
+    let mut held = one.rw_lock("x").unwrap().ttl(LONG).unwrap().read().await.unwrap();
+    for node in 0..5 {
+        eventually_async("every node has it", async || five.holders(node).await == 1).await;
+    }
+    five.cut([0, 1, 2], Cut::Deaf);
+    let error = held.try_upgrade().await.unwrap_err();
+    assert!(error.is_transient(), "{error}");
+    five.cut([0, 1, 2], Cut::No);
+    for node in &five.0 {
+        let client = Client::new(node.store.backend()).unwrap();
+        let reads = async || client.view("x").await.unwrap().holders.iter().all(|holder| holder.mode == Mode::Shared);
+        eventually_async("it is a reader again", reads).await;
+    }
+    held.check().unwrap();
+    let reader = other.rw_lock("x").unwrap().try_read().await.unwrap().expect("readers share");
+    reader.release().await.unwrap();
+    assert!(in_time("the upgrade", async { eventually_upgraded(&mut held).await }).await);
+    assert!(other.rw_lock("x").unwrap().try_read().await.unwrap().is_none());
+    drop(held);
+    five.are_empty().await;
+}
+
 /// Where it is only a reader, a writer has no vote: other readers may be there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_writer_counts_only_the_nodes_that_made_it_one() {

@@ -15,8 +15,8 @@ for _, t in ipairs(holders()) do
     mail[#mail + 1] = {t.inbox, 'l' .. t.id}
     if t.stage == 1 and t.delay > 0 then
       t.stage, t.ends = 2, now + t.delay
+      call('hdel', lock, 'a' .. t.id) -- first: see end.lua
       put(t)
-      call('hdel', lock, 'a' .. t.id)
     else
       drop(t)
     end

@@ -7,8 +7,8 @@ if mine then
   local until_open = math.min(mine.since, now) + (ARGV[4] or 0)
   if mine.stage == 1 and until_open > now and mine.ends > now then
     mine.stage, mine.ends = 2, until_open
+    call('hdel', lock, 'a' .. mine.id) -- first: a full server that has let this through lets the rest through too
     put(mine)
-    call('hdel', lock, 'a' .. mine.id)
   elseif mine.stage < 2 then
     drop(mine)
   end
@@ -19,6 +19,7 @@ if existed then
 end
 tell()
 if ARGV[5] then
+  call('del', KEYS[6]) -- as above, where nothing else was there to be written
   call('set', KEYS[6], '', 'px', ARGV[5])
 end
 return {now, mine and 1 or 0}

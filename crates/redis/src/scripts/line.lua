@@ -12,8 +12,8 @@
 -- All times are microseconds. An exclusive claim takes 0 of 0 and a shared one 1 of as many as there can be, so one rule
 -- lets everybody in: nobody has it exclusively, and there is room.
 --
--- A server that throws keys away may have thrown away tickets and kept a line, or the other way round: who stands there
--- without a ticket is nobody.
+-- A server that throws keys away may have thrown away tickets and kept a line, or the other way round. Who stands there
+-- without a ticket is nobody; who holds is gathered from the tickets; who waits puts itself back when it is heard of.
 
 local SLACK = 60000000 -- how much longer the keys stay than anything in them matters
 local TICKET, META = '<BddddBBI4I4dddI2c0', '<BI4I4dddI2c0'
@@ -120,6 +120,21 @@ local function open(single, id)
   end
 end
 
+-- Finds those who share the name when `held` is gone: all that was in it is in the tickets too.
+local function gather()
+  local fields = call('hgetall', lock)
+  taken, new_held = 0, true
+  for n = 1, #fields, 2 do
+    if #fields[n] == 16 then
+      local t = tickets[fields[n]] or decode(fields[n], fields[n + 1])
+      if t.stage > 0 and t.mode ~= 0 then
+        taken = taken + t.take
+        call('zadd', held, t.ends, t.id)
+      end
+    end
+  end
+end
+
 -- Drops what time has ended and lets in who may now enter.
 local function sweep()
   if alone then
@@ -131,7 +146,11 @@ local function sweep()
       alone = nil
     end
   elseif taken > 0 then
-    for _, id in ipairs(call('zrangebyscore', held, '-inf', now)) do
+    local ends = call('zrange', held, 0, 0, 'withscores')[2]
+    if not ends then
+      gather()
+    end
+    for _, id in ipairs(ends and tonumber(ends) > now and {} or call('zrangebyscore', held, '-inf', now)) do
       local t = ticket(id)
       if t then
         drop(t)

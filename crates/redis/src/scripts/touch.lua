@@ -19,6 +19,7 @@ for n = 1, #ARGV / 2 - 1 do
     if mine and mine.stage == 0 then
       mine.ends = now + ARGV[1]
       put(mine)
+      new_line = call('zadd', line, mine.number, id) == 1 -- its line was thrown away
     end
     sweep()
     mine = ticket(id)
