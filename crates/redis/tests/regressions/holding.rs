@@ -74,7 +74,8 @@ async fn it_is_renewed_while_others_wait_for_replicas() {
         })
         .collect();
     eventually("they are at it", || grants.load(Ordering::Relaxed) >= ASKERS).await;
-    let held = client.mutex("x").unwrap().ttl(TTL).unwrap().lock().await.unwrap();
+    let mutex = client.mutex("x").unwrap().ttl(TTL).unwrap();
+    let held = in_time("a grant within its window", mutex.lock()).await.unwrap();
     let (begun, others) = (Instant::now(), grants.load(Ordering::Relaxed));
     let is_over = || held.valid_until() > begun + TTL * 3 || held.phase() == Phase::Lost;
     eventually("three ttls", is_over).await;
