@@ -393,6 +393,9 @@ fn batches(mut due: Vec<Arc<Hold>>) -> Vec<Vec<Arc<Hold>>> {
     batches
 }
 
+/// However long a ttl is, a hold in doubt is not left so for longer than this between two tries.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
 /// One renewal of one batch, and what comes of it.
 async fn renew(shared: Arc<Shared>, batch: Vec<Arc<Hold>>) {
     let claims: Vec<Claim> = batch.iter().map(|hold| hold.claim.clone()).collect();
@@ -415,7 +418,7 @@ async fn renew(shared: Arc<Shared>, batch: Vec<Arc<Hold>>) {
             Some(Ok(Renewal::Lost)) => hold.step(|shown| shown.state.refused()),
             Some(Err(_)) | None => {
                 // Soon, and sooner where the window is short: there must be time for another try.
-                let pause = (ttl / 24).min(hold.until().since(now) / 4);
+                let pause = (ttl / 24).min(hold.until().since(now) / 4).min(LONGEST_PAUSE);
                 let retry = now + shared.environment.between(pause / 2, pause);
                 hold.step(|shown| shown.state.unknown(retry, now));
             }

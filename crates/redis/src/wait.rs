@@ -17,9 +17,10 @@ use tenure_core::{Claim, Clock, Error, ErrorKind, Grant, Instant, Renewal, Resul
 
 use crate::config::Settings;
 use crate::ear::{ALIVE, Due, Heard, Verdict};
+use crate::error::Next;
 use crate::fleet::Lane;
 use crate::inner::{Inner, Lowered};
-use crate::link::jitter;
+use crate::link::{ANSWER_LIMIT, jitter};
 use crate::schema::Bucket;
 use crate::scripts;
 use crate::together;
@@ -51,8 +52,11 @@ impl Inner {
         let deadline = wait.deadline(Instant::now());
         if !self.fleet.is_listening(self.bucket(&claim.name)) {
             // Before the ask, so that nothing is said to nobody.
-            let (bucket, limit) = (self.bucket(&claim.name), self.fleet.settings.answer_limit);
-            Box::pin(self.fleet.insist_on_listening(bucket, limit)).await?;
+            let (bucket, limit) = (self.bucket(&claim.name), self.fleet.settings.answer_limit.min(ANSWER_LIMIT));
+            match Box::pin(self.fleet.insist_on_listening(bucket, limit)).await {
+                Err(failure) if failure.next == Next::Fatal => return Err(failure.error),
+                _ => {} // who cannot listen now is touched all the same, and the heart tries again
+            }
         }
         self.start_heart();
         let mut last = None;
@@ -216,7 +220,8 @@ impl Inner {
 
     async fn touch(&self, bucket: Bucket, batch: &[Due]) {
         let outcome = tokio::time::timeout(TOUCH_LIMIT, async {
-            self.fleet.listen(bucket).await?; // listen first, then look
+            // Listen first, then look; but look, whatever became of listening.
+            let _ = tokio::time::timeout(TOUCH_LIMIT / 3, self.fleet.listen(bucket)).await;
             let waiters: Vec<_> = batch.iter().map(|due| (&due.name, due.id)).collect();
             let command = verbs::touch(&self.fleet.layout, self.fleet.publish(), bucket, ALIVE, &waiters);
             let answer = self.fleet.call(Lane::Keep, bucket, Some(&scripts::TOUCH), &command).await?;
