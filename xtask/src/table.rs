@@ -4,8 +4,8 @@ use std::fmt::Debug;
 use std::fs;
 use std::path::Path;
 
-use tenure::backend::Abilities;
 use tenure::Kind;
+use tenure::backend::Abilities;
 
 /// Where the table stands in the README.
 pub const BEGIN: &str = "<!-- abilities -->";
@@ -20,8 +20,7 @@ pub fn table() -> String {
 /// Writes the table into the README, between its two markers.
 pub fn write(root: &Path) -> std::result::Result<(), Box<dyn std::error::Error>> {
     let path = root.join("README.md");
-    let filled =
-        filled(&fs::read_to_string(&path)?, &table()).ok_or_else(|| format!("README.md has no {BEGIN} … {END}"))?;
+    let filled = filled(&fs::read_to_string(&path)?, &table()).ok_or_else(|| format!("README.md has no {BEGIN} … {END}"))?;
     Ok(fs::write(&path, filled)?)
 }
 

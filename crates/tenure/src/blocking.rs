@@ -19,7 +19,9 @@
 use std::time::Duration;
 
 use tenure_core::backend::{Abilities, Finding};
-use tenure_core::{Ask, Backoff, Error, ErrorKind, Instant, Kind, LockName, Mode, Owner, Phase, Result, Sequencer, Token, Versioned, View};
+use tenure_core::{
+    Ask, Backoff, Error, ErrorKind, Instant, Kind, LockName, Mode, Owner, Phase, Result, Sequencer, Token, Versioned, View,
+};
 
 /// Connects to a store. See [`tenure::connect`](crate::connect).
 pub fn connect(url: impl AsRef<str>) -> Result<Client> {
