@@ -4,41 +4,9 @@ use std::time::Duration;
 
 /// Reads a duration.
 pub(crate) fn parse(text: &str) -> Result<Duration, String> {
-    let bad = || "expected something like 30s, 5m, 1h30m, 250ms, or a plain number of seconds".to_owned();
-    if let Some(plain) = number(text) {
-        return seconds(plain, 1.0).ok_or_else(bad);
-    }
-    let mut total = Duration::ZERO;
-    let mut rest = text;
-    let mut largest = f64::INFINITY;
-    while !rest.is_empty() {
-        let (amount, tail) = rest.split_at(rest.find(|c: char| c.is_ascii_alphabetic()).ok_or_else(bad)?);
-        let (unit, tail) = tail.split_at(tail.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(tail.len()));
-        let (_, size) = UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(bad)?;
-        // From large to small, each once: `30s1h` is more likely a slip than a wish.
-        if *size >= largest {
-            return Err(bad());
-        }
-        largest = *size;
-        let part = number(amount).and_then(|amount| seconds(amount, *size)).ok_or_else(bad)?;
-        total = total.checked_add(part).ok_or_else(bad)?;
-        rest = tail;
-    }
-    if text.is_empty() { Err(bad()) } else { Ok(total) }
+    let bad = "expected something like 30s, 5m, 1h30m, 250ms, or a plain number of seconds";
+    tenure::parse_duration(text).ok_or_else(|| bad.to_owned())
 }
-
-/// Digits with at most one dot: no sign, no exponent, no `inf`.
-fn number(text: &str) -> Option<f64> {
-    let plain = text.starts_with(|c: char| c.is_ascii_digit()) && text.chars().all(|c| c.is_ascii_digit() || c == '.');
-    text.parse().ok().filter(|_| plain)
-}
-
-fn seconds(amount: f64, unit: f64) -> Option<Duration> {
-    // Rounded, so that 0.1s is 100 ms and not a hair less, which would be too short for a ttl.
-    Duration::try_from_secs_f64((amount * unit * 1e6).round() / 1e6).ok()
-}
-
-const UNITS: [(&str, f64); 5] = [("d", 86_400.0), ("h", 3_600.0), ("m", 60.0), ("s", 1.0), ("ms", 0.001)];
 
 /// Shows a duration in its two largest units: `3m12s`, `2d4h`; below ten seconds with a tenth.
 pub(crate) fn show(duration: Duration) -> String {

@@ -17,6 +17,7 @@ mod cell;
 pub mod claim;
 mod client;
 pub mod clock;
+mod duration;
 mod environment;
 mod error;
 mod guard;
@@ -42,6 +43,7 @@ pub use claim::{
 };
 pub use client::{Client, Watch};
 pub use clock::{Clock, Instant};
+pub use duration::parse_duration;
 pub use environment::Environment;
 pub use error::{Error, ErrorKind, Result};
 pub use guard::{Events, Guard};

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
 use redis::{AsyncConnectionConfig, ConnectionAddr, IntoConnectionInfo, ProtocolVersion, RedisConnectionInfo};
-use tenure_core::{Error, ErrorKind, Result, StoreUrl};
+use tenure_core::{Error, ErrorKind, Result, StoreUrl, parse_duration};
 
 use crate::tls;
 
@@ -251,7 +251,8 @@ impl Settings {
             ("largest_ttl", &mut settings.largest_ttl),
         ] {
             if let Some(text) = url.parameter(name) {
-                *field = duration(text).ok_or_else(|| bad_value(name, text, "a duration such as 50ms, 30s or 1m30s"))?;
+                *field =
+                    parse_duration(text).ok_or_else(|| bad_value(name, text, "a duration such as 50ms, 30s or 1m30s"))?;
             }
         }
         for (name, field) in
@@ -529,29 +530,6 @@ fn check_nodes(nodes: &[Address]) -> Result<()> {
         Some((_, node)) => Err(bad(format!("{node} is named twice in a Redlock and would have two votes")).with_hint(hint)),
         None => Ok(()),
     }
-}
-
-/// A duration in the words of the command line: `30s`, `1m30s`, `250ms`, a plain number of seconds.
-fn duration(text: &str) -> Option<Duration> {
-    const UNITS: [(&str, f64); 5] = [("d", 86_400.0), ("h", 3_600.0), ("m", 60.0), ("s", 1.0), ("ms", 0.001)];
-    // Digits with at most one dot: no sign, no exponent, no `inf`.
-    let number = |text: &str| {
-        let plain = text.starts_with(|c: char| c.is_ascii_digit()) && text.chars().all(|c| c.is_ascii_digit() || c == '.');
-        text.parse::<f64>().ok().filter(|_| plain)
-    };
-    let seconds = |amount: f64, unit: f64| Duration::try_from_secs_f64((amount * unit * 1e6).round() / 1e6).ok();
-    if let Some(plain) = number(text) {
-        return seconds(plain, 1.0);
-    }
-    let (mut rest, mut total, mut largest) = (text, None, f64::INFINITY);
-    while !rest.is_empty() {
-        let (amount, tail) = rest.split_at(rest.find(|c: char| c.is_ascii_alphabetic())?);
-        let (unit, tail) = tail.split_at(tail.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(tail.len()));
-        let (_, size) = UNITS.iter().find(|(name, size)| *name == unit && *size < largest)?;
-        total = Some(total.unwrap_or(Duration::ZERO).checked_add(seconds(number(amount)?, *size)?)?);
-        (rest, largest) = (tail, *size);
-    }
-    total
 }
 
 fn bad(what: impl Into<String>) -> Error {

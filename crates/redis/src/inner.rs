@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
-use redis::Cmd;
+use redis::{Cmd, Value};
 use tenure_core::backend::{BoxFuture, Finding};
 use tenure_core::{Ask, Claim, ClaimId, Error, ErrorKind, Instant, LockName, Mode, Result, Token, Versioned, View};
 
@@ -118,6 +118,12 @@ impl Inner {
         self.fleet.insist(lane, self.bucket(name), Some(script), command, self.fleet.settings.answer_limit).await
     }
 
+    /// One command about a bucket, tried again while that may help: a script, or a plain read.
+    async fn ask_bucket(&self, bucket: Bucket, script: Option<&'static Script>, command: &Cmd) -> Result<Value> {
+        let limit = self.fleet.settings.answer_limit;
+        Ok(self.fleet.insist(Lane::Asks, bucket, script, command, limit).await?.value)
+    }
+
     /// One script about one name, tried once: for what is not the same when it is done twice.
     async fn run_once(&self, name: &LockName, script: &'static Script, command: &Cmd) -> Result<Answer> {
         let (bucket, limit) = (self.bucket(name), self.fleet.settings.answer_limit);
@@ -164,8 +170,8 @@ impl Inner {
 
     pub(crate) async fn view(&self, name: &LockName) -> Result<View> {
         let command = verbs::view(&self.fleet.layout, &[name]);
-        let answer = self.run(name, &scripts::VIEW, &command).await?;
-        let mut views = verbs::viewed(answer.value, &[name])?.1;
+        let answer = self.ask_bucket(self.bucket(name), Some(&scripts::VIEW), &command).await?;
+        let mut views = verbs::viewed(answer, &[name])?.1;
         Ok(views.pop().unwrap_or_else(|| View::free(name.clone())))
     }
 
@@ -182,9 +188,8 @@ impl Inner {
     }
 
     pub(crate) async fn cell_get(&self, name: &LockName) -> Result<Versioned> {
-        let (bucket, limit) = (self.bucket(name), self.fleet.settings.answer_limit);
-        let answer = self.fleet.insist(Lane::Asks, bucket, None, &verbs::cell_get(&self.fleet.layout, name), limit).await?;
-        verbs::cell(answer.value)
+        let command = verbs::cell_get(&self.fleet.layout, name);
+        verbs::cell(self.ask_bucket(self.bucket(name), None, &command).await?)
     }
 
     /// A write that may have happened twice is not tried again: the second time it would say that somebody was faster.
@@ -200,8 +205,7 @@ impl Inner {
 
     pub(crate) async fn probe(&self) -> Result<()> {
         let command = verbs::probe(&self.fleet.layout, 0);
-        let limit = self.fleet.settings.answer_limit;
-        Ok(self.fleet.insist(Lane::Asks, 0, Some(&scripts::PROBE), &command, limit).await.map(drop)?)
+        self.ask_bucket(0, Some(&scripts::PROBE), &command).await.map(drop)
     }
 
     /// What every server of the store says about itself, each once.
@@ -261,8 +265,7 @@ impl Inner {
         limit: usize,
     ) -> Result<(Bucket, Vec<LockName>)> {
         let command = verbs::list(&self.fleet.layout, bucket, prefix, after, limit);
-        let answer = self.fleet.insist(Lane::Asks, bucket, None, &command, self.fleet.settings.answer_limit).await?;
-        Ok((bucket, verbs::listed(answer.value)?))
+        Ok((bucket, verbs::listed(self.ask_bucket(bucket, None, &command).await?)?))
     }
 
     /// The views of these names that are in use, in order; names whose records are gone are forgotten on the way.
@@ -287,9 +290,7 @@ impl Inner {
 
     async fn read(&self, bucket: Bucket, names: &[&LockName]) -> Result<Vec<View>> {
         let command = verbs::view(&self.fleet.layout, names);
-        let limit = self.fleet.settings.answer_limit;
-        let answer = self.fleet.insist(Lane::Asks, bucket, Some(&scripts::VIEW), &command, limit).await?;
-        let views = verbs::viewed(answer.value, names)?.1;
+        let views = verbs::viewed(self.ask_bucket(bucket, Some(&scripts::VIEW), &command).await?, names)?.1;
         let free: Vec<&LockName> = views.iter().filter(|view| view.is_free()).map(|view| &view.name).collect();
         if !free.is_empty() {
             self.tidy(bucket, &free).await?;
@@ -299,8 +300,7 @@ impl Inner {
 
     async fn tidy(&self, bucket: Bucket, names: &[&LockName]) -> Result<()> {
         let command = verbs::tidy(&self.fleet.layout, bucket, names);
-        let limit = self.fleet.settings.answer_limit;
-        Ok(self.fleet.insist(Lane::Asks, bucket, Some(&scripts::TIDY), &command, limit).await.map(drop)?)
+        self.ask_bucket(bucket, Some(&scripts::TIDY), &command).await.map(drop)
     }
 
     /// Now and then, a look at a part of the index, for names that nobody has used since their client died.

@@ -6,59 +6,39 @@ use tenure::{Client, Error, ErrorKind};
 
 use super::{Contender, Failure, Lock, TTL};
 
-pub(crate) struct Mutex(Client);
+macro_rules! contender {
+    ($contender:ident, $lock:ty, $make:ident) => {
+        pub(crate) struct $contender(Client);
 
-impl Contender for Mutex {
-    type Lock = tenure::Mutex;
+        impl Contender for $contender {
+            type Lock = $lock;
 
-    async fn connect(url: &str, _index: usize) -> Result<Self, Failure> {
-        tenure::connect(url).await.map(Mutex).map_err(Failure::broken)
-    }
+            async fn connect(url: &str, _index: usize) -> Result<Self, Failure> {
+                tenure::connect(url).await.map($contender).map_err(Failure::broken)
+            }
 
-    async fn lock(&self, name: &str) -> Result<Self::Lock, Failure> {
-        self.0.mutex(name).and_then(|mutex| mutex.ttl(TTL)).map_err(Failure::broken)
-    }
+            async fn lock(&self, name: &str) -> Result<Self::Lock, Failure> {
+                self.0.$make(name).and_then(|mutex| mutex.ttl(TTL)).map_err(Failure::broken)
+            }
+        }
+
+        impl Lock for $lock {
+            async fn with<F>(&self, inside: F) -> Result<F::Output, Failure>
+            where
+                F: Future + Send + 'static,
+                F::Output: Send + 'static,
+            {
+                let guard = self.lock().await.map_err(Failure::broken)?;
+                let output = inside.await;
+                guard.release().await.map_err(released)?;
+                Ok(output)
+            }
+        }
+    };
 }
 
-impl Lock for tenure::Mutex {
-    async fn with<F>(&self, inside: F) -> Result<F::Output, Failure>
-    where
-        F: Future + Send + 'static,
-        F::Output: Send + 'static,
-    {
-        let guard = self.lock().await.map_err(Failure::broken)?;
-        let output = inside.await;
-        guard.release().await.map_err(released)?;
-        Ok(output)
-    }
-}
-
-pub(crate) struct Fair(Client);
-
-impl Contender for Fair {
-    type Lock = tenure::FairMutex;
-
-    async fn connect(url: &str, _index: usize) -> Result<Self, Failure> {
-        tenure::connect(url).await.map(Fair).map_err(Failure::broken)
-    }
-
-    async fn lock(&self, name: &str) -> Result<Self::Lock, Failure> {
-        self.0.fair_mutex(name).and_then(|mutex| mutex.ttl(TTL)).map_err(Failure::broken)
-    }
-}
-
-impl Lock for tenure::FairMutex {
-    async fn with<F>(&self, inside: F) -> Result<F::Output, Failure>
-    where
-        F: Future + Send + 'static,
-        F::Output: Send + 'static,
-    {
-        let guard = self.lock().await.map_err(Failure::broken)?;
-        let output = inside.await;
-        guard.release().await.map_err(released)?;
-        Ok(output)
-    }
-}
+contender!(Mutex, tenure::Mutex, mutex);
+contender!(Fair, tenure::FairMutex, fair_mutex);
 
 fn released(error: Error) -> Failure {
     if error.kind() == ErrorKind::Lost { Failure::Lost } else { Failure::broken(error) }

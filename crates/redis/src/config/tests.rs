@@ -220,10 +220,10 @@ fn durations_are_those_of_the_command() {
         ("1m500ms", 60_500),
         ("2d", 172_800_000),
     ] {
-        assert_eq!(duration(text), Some(Duration::from_millis(milliseconds)), "{text}");
+        assert_eq!(parse_duration(text), Some(Duration::from_millis(milliseconds)), "{text}");
     }
     for text in ["", " ", "s", "-1", "+1", "1 s", "1x", "1e3", "inf", "1s1s", "30s1h", "1h30", ".", ".5s", "1..2s", "5µs"] {
-        assert_eq!(duration(text), None, "{text}");
+        assert_eq!(parse_duration(text), None, "{text}");
     }
 }
 
@@ -286,6 +286,6 @@ proptest! {
         if let Ok(url) = format!("{scheme}://{text}").parse::<StoreUrl>() {
             let _ = Settings::from_url(&url);
         }
-        let _ = duration(&text);
+        let _ = parse_duration(&text);
     }
 }
