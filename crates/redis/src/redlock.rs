@@ -80,7 +80,11 @@ impl Node for Redis {
         }
         match run.up_for().map(|up| settings.largest_ttl.saturating_sub(up)) {
             Some(Duration::ZERO) => Ok(()),
-            Some(dark) => none(format!("it started less than {:?} ago and has no vote for {dark:?}", settings.largest_ttl)),
+            Some(dark) => {
+                let (longest, left) = (settings.largest_ttl, dark.as_secs() + 1);
+                let why = format!("it started less than {longest:?} ago, may have forgotten, and has no vote for {left} s");
+                none(why).map_err(|error: Error| error.with_hint("durable=yes says that it forgets nothing"))
+            }
             None => none("it does not say how long it has been up: its user lacks the right to INFO".to_owned()),
         }
     }
