@@ -1,0 +1,450 @@
+//! Waiting: being told, and looking where nobody tells.
+//!
+//! Where the server can speak unasked, whoever is let in by another's release is told by a message, and holds when that
+//! arrives. A message is a hint all the same: it may be lost with its connection, and a hold that ends by time is announced by
+//! nobody. So every client with waiters also *looks* about once a second, for all of them in one request, which keeps their
+//! places in line; and the first in line is looked after at the moment when time alone may let it in.
+//!
+//! Where nothing is told (a server that cannot speak, or a pooler in between), looking is all there is, and its pace is made
+//! of what is waited for: a waiter looks again after a sixteenth of the time it has waited already, so that looking adds at
+//! most so much to its wait, and a long wait costs little. Of all waiters of a client for one name only the first looks:
+//! those behind it cannot be let in before. So the cost does not grow with the number of waiters.
+//!
+//! Whether messages come is not believed but seen: a grant that a look found, and that no message had told for a while, was
+//! missed, and from then on this client looks; a message that arrives ends that.
+//!
+//! # When was it granted, on our clock?
+//!
+//! The server says when, on its own clock. Two bounds are known on ours, both from below, and the later one counts:
+//!
+//! - the last answer about this claim was asked for at `sent` and given at the server's time `then`: a grant made at or after
+//!   `then` was made after `sent`. One made before is an old message, stuck somewhere since, and is not listened to.
+//! - any answer that was asked for at `sent` showed the server's time `then`: the server's `granted` is at least
+//!   `sent + (granted − then)`, less 1 % for clocks of different speed. This one needs a server whose clock does not step
+//!   forward, which every hold in such a store needs anyway; a step back only makes the bound earlier.
+//!
+//! What is not listened to is found by the next look, if it is still true.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, oneshot};
+
+use super::{Listener, Message, Touched, jitter};
+use crate::keeper::News;
+use crate::{ClaimId, Error, Grant, Instant, LockName, margin};
+
+/// How often a client with waiters makes itself heard.
+pub(crate) const HEARTBEAT: Duration = Duration::from_secs(1);
+/// Waiters that would be looked after within this time go along now.
+const COMPANY: Duration = Duration::from_millis(200);
+/// A grant that was made so long ago without a message was missed by it.
+const MISSED: Duration = Duration::from_millis(100);
+/// The shortest and the longest pause between two looks of a waiter that nobody tells.
+const SHORTEST_PACE: Duration = Duration::from_millis(1);
+const LONGEST_PACE: Duration = Duration::from_millis(100);
+/// A waiter that nobody tells looks again after this part of the time it has waited.
+const PART: u32 = 16;
+/// How often a client that holds something looks whether somebody has something to say to it, where nobody tells.
+const MAIL: Duration = Duration::from_millis(500);
+
+/// What a waiter learns.
+#[derive(Debug)]
+pub(crate) enum Verdict {
+    /// It was let in.
+    Granted(Grant),
+    /// The server does not know it any more, and said so then.
+    Gone(Heard),
+    /// The server could not be reached for too long.
+    Failed(Error),
+}
+
+/// All waiters and holds of a client, and what is known about its server's clock.
+pub(crate) struct Ear {
+    waits: Mutex<Waits>,
+    /// Where in a second this client's heart beats: not all clients at once.
+    phase: Duration,
+    clock: Mutex<Option<Reading>>,
+    news: OnceLock<News>,
+    /// A connection is there on which messages come.
+    listens: AtomicBool,
+    /// A message was missed although one was: there may be something in between that swallows them.
+    misses: AtomicBool,
+    /// When the heart wakes up by itself.
+    planned: AtomicU64,
+    /// Rung when it should wake up earlier.
+    pub(crate) bell: Notify,
+}
+
+#[derive(Default)]
+struct Waits {
+    waiters: HashMap<ClaimId, Waiter>,
+    /// The waiters of each name, in the order of asking.
+    lines: HashMap<LockName, VecDeque<ClaimId>>,
+    /// What this client holds, as far as this knows: the keeper knows better.
+    held: HashSet<ClaimId>,
+    /// When the places of all waiters are to be kept.
+    beat: Option<Instant>,
+    /// When somebody may have something to say.
+    mail: Option<Instant>,
+    /// When there is something to tidy.
+    chores: Option<Instant>,
+}
+
+struct Waiter {
+    name: LockName,
+    verdict: oneshot::Sender<Verdict>,
+    /// The last that was heard about it: a grant, if one comes, comes after that.
+    last: Option<Heard>,
+    /// Since when it waits.
+    since: Instant,
+    /// When to look after it; none while its ask is under way.
+    due: Option<Instant>,
+    /// When the server was last heard about it.
+    heard: Instant,
+}
+
+/// The last answer about a claim: when it was asked for, and when it was given by the server's clock.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Heard {
+    pub(crate) sent: Instant,
+    pub(crate) then: u64,
+}
+
+/// One look at the server's clock, and which run of the server it was.
+struct Reading {
+    run: String,
+    heard: Heard,
+}
+
+/// What the heart has to do now.
+#[derive(Default)]
+pub(crate) struct Due {
+    /// Keep all places.
+    pub(crate) beat: bool,
+    /// Fetch the mail.
+    pub(crate) mail: bool,
+    /// Look after these.
+    pub(crate) waiters: Vec<(LockName, ClaimId)>,
+    /// Tidy up.
+    pub(crate) chores: bool,
+}
+
+impl Default for Ear {
+    fn default() -> Self {
+        Ear {
+            waits: Mutex::default(),
+            phase: jitter(HEARTBEAT),
+            clock: Mutex::default(),
+            news: OnceLock::new(),
+            listens: AtomicBool::new(false),
+            misses: AtomicBool::new(false),
+            planned: AtomicU64::new(0),
+            bell: Notify::new(),
+        }
+    }
+}
+
+impl Ear {
+    pub(crate) fn attach(&self, news: News) {
+        let _ = self.news.set(news);
+    }
+
+    fn waits(&self) -> MutexGuard<'_, Waits> {
+        self.waits.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn clock(&self) -> MutexGuard<'_, Option<Reading>> {
+        self.clock.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether messages can be relied on.
+    fn is_told(&self) -> bool {
+        self.listens.load(Ordering::Relaxed) && !self.misses.load(Ordering::Relaxed)
+    }
+
+    /// Expects a verdict about a claim that is about to be asked for, for the first time or after this was `last` heard.
+    pub(crate) fn expect(&self, name: &LockName, id: ClaimId, last: Option<Heard>) -> Expecting<'_> {
+        let (verdict, waiting) = oneshot::channel();
+        let now = Instant::now();
+        let waiter = Waiter { name: name.clone(), verdict, last, since: now, due: None, heard: now };
+        let mut waits = self.waits();
+        waits.waiters.insert(id, waiter);
+        waits.lines.entry(name.clone()).or_default().push_back(id);
+        Expecting { ear: self, id, verdict: waiting }
+    }
+
+    /// It is in line, as of this answer.
+    pub(crate) fn queued(&self, id: ClaimId, last: Heard, change_in: Option<Duration>) {
+        let (now, told) = (Instant::now(), self.is_told());
+        let beat = self.beat_after(now);
+        let mut waits = self.waits();
+        waits.beat.get_or_insert(beat);
+        let leads = waits.leads(id);
+        let Some(waiter) = waits.waiters.get_mut(&id) else { return };
+        waiter.last = Some(last);
+        waiter.heard = now;
+        let mut due = change_in.map_or(beat, |change_in| beat.min(now + change_in));
+        if !told && leads {
+            let pace = (now.since(waiter.since) / PART).clamp(SHORTEST_PACE, LONGEST_PACE);
+            due = due.min(now + pace);
+        }
+        waiter.due = Some(due);
+        drop(waits);
+        self.ring_before(due);
+    }
+
+    /// The claim is held from now on, or is over.
+    pub(crate) fn holds(&self, id: ClaimId, held: bool) {
+        let told = self.is_told();
+        let mut waits = self.waits();
+        if !held {
+            waits.held.remove(&id);
+            return;
+        }
+        waits.held.insert(id);
+        if !told && waits.mail.is_none() {
+            let mail = Instant::now() + MAIL;
+            waits.mail = Some(mail);
+            drop(waits);
+            self.ring_before(mail);
+        }
+    }
+
+    /// There is something to tidy then.
+    pub(crate) fn chores_at(&self, at: Instant) {
+        let mut waits = self.waits();
+        if waits.chores.is_none_or(|known| at < known) {
+            waits.chores = Some(at);
+            drop(waits);
+            self.ring_before(at);
+        }
+    }
+
+    /// The next beat that is not just now.
+    fn beat_after(&self, now: Instant) -> Instant {
+        let (every, phase) = (HEARTBEAT.as_nanos() as u64, self.phase.as_nanos() as u64);
+        Instant::from_nanos((now + COMPANY).as_nanos().saturating_sub(phase).next_multiple_of(every) + phase)
+    }
+
+    /// Wakes the heart if it would sleep past this. Waking a thread costs more than a hand-over, so only then.
+    fn ring_before(&self, due: Instant) {
+        if due.as_nanos() < self.planned.load(Ordering::Relaxed) {
+            self.bell.notify_one();
+        }
+    }
+
+    /// When there is next something to do: until then the heart sleeps, unless it is rung.
+    pub(crate) fn plan(&self) -> Instant {
+        let waits = self.waits(); // held until the plan is made: whoever comes next must see it
+        let dues = waits.waiters.values().filter_map(|waiter| waiter.due);
+        let next = dues.chain(waits.beat).chain(waits.mail).chain(waits.chores).min().unwrap_or(Instant::NEVER);
+        self.planned.store(next.as_nanos(), Ordering::Relaxed);
+        next
+    }
+
+    /// Takes what is to be done now or soon.
+    pub(crate) fn due(&self, now: Instant) -> Due {
+        let told = self.is_told();
+        let mut waits = self.waits();
+        let mut due = Due { chores: waits.chores.is_some_and(|at| at <= now), ..Due::default() };
+        if due.chores {
+            waits.chores = None;
+        }
+        if waits.beat.is_some_and(|at| at <= now) {
+            due.beat = !waits.waiters.is_empty();
+            waits.beat = due.beat.then(|| self.beat_after(now));
+        }
+        if waits.mail.is_some_and(|at| at <= now) {
+            due.mail = !told && !waits.held.is_empty();
+            waits.mail = due.mail.then(|| now + MAIL);
+        }
+        let soon = now + if due.beat { COMPANY } else { Duration::ZERO };
+        let is_due = |waiter: &&mut Waiter| waiter.due.is_some_and(|at| at <= soon);
+        let Waits { waiters, .. } = &mut *waits;
+        for (id, waiter) in waiters.iter_mut() {
+            if is_due(&waiter) {
+                due.waiters.push((waiter.name.clone(), *id));
+            }
+        }
+        due
+    }
+
+    /// What a look said about one waiter.
+    pub(crate) fn touched(&self, id: ClaimId, last: Heard, touched: &Touched) {
+        match *touched {
+            Touched::Waiting { first, change_in } => self.queued(id, last, change_in.filter(|_| first)),
+            Touched::Granted { token, since, left } => {
+                if self.listens.load(Ordering::Relaxed) && last.then.saturating_sub(since) > MISSED.as_micros() as u64 {
+                    self.misses.store(true, Ordering::Relaxed);
+                }
+                let until = last.sent + left.saturating_sub(margin(left));
+                self.tell(id, Verdict::Granted(Grant { token, until }));
+            }
+            Touched::Gone => self.tell(id, Verdict::Gone(last)),
+        }
+    }
+
+    /// A look had no answer: try again after a while, unless that has gone on for longer than `patience`.
+    pub(crate) fn unheard(&self, id: ClaimId, again_in: Duration, patience: Duration, error: impl FnOnce() -> Error) {
+        let now = Instant::now();
+        let mut waits = self.waits();
+        let Some(waiter) = waits.waiters.get_mut(&id) else { return };
+        waiter.due = Some(now + again_in);
+        if now.since(waiter.heard) > patience {
+            drop(waits);
+            self.tell(id, Verdict::Failed(error()));
+        }
+    }
+
+    /// The places could not be kept: the next try comes soon.
+    pub(crate) fn missed_a_beat(&self, again_in: Duration) {
+        let mut waits = self.waits();
+        if let Some(beat) = &mut waits.beat {
+            *beat = (*beat).min(Instant::now() + again_in);
+        }
+    }
+
+    fn tell(&self, id: ClaimId, verdict: Verdict) {
+        let waiter = self.waits().remove(id);
+        if let Some(waiter) = waiter {
+            let _ = waiter.verdict.send(verdict);
+        }
+    }
+
+    /// An answer that was asked for at `sent` showed the server's time.
+    pub(crate) fn read_clock(&self, heard: Heard) {
+        if let Some(reading) = &mut *self.clock() {
+            reading.heard = heard;
+        }
+    }
+
+    /// What the server's clock shows about now, in its microseconds, if it was ever seen.
+    pub(crate) fn estimate(&self) -> Option<u64> {
+        let clock = self.clock();
+        let Heard { sent, then } = clock.as_ref()?.heard;
+        Some(then + Instant::now().since(sent).as_micros() as u64)
+    }
+
+    /// The earliest local instant that the server's `granted` can have been.
+    fn not_before(&self, granted: u64) -> Option<Instant> {
+        let clock = self.clock();
+        let Heard { sent, then } = clock.as_ref()?.heard;
+        let apart = Duration::from_micros(granted.abs_diff(then));
+        Some(if granted >= then { sent + (apart - apart / 100) } else { sent - (apart + apart / 100) })
+    }
+}
+
+impl Waits {
+    /// Whether nobody of this client stands before it.
+    fn leads(&self, id: ClaimId) -> bool {
+        let line = self.waiters.get(&id).and_then(|waiter| self.lines.get(&waiter.name));
+        line.is_some_and(|line| line.front() == Some(&id))
+    }
+
+    /// Nobody waits for it any more. Whoever comes behind it is looked after at once: it may have been let in along.
+    fn remove(&mut self, id: ClaimId) -> Option<Waiter> {
+        let waiter = self.waiters.remove(&id)?;
+        if let Some(line) = self.lines.get_mut(&waiter.name) {
+            let led = line.front() == Some(&id);
+            line.retain(|known| *known != id);
+            match line.front().copied() {
+                None => drop(self.lines.remove(&waiter.name)),
+                Some(next) if led => {
+                    let next = self.waiters.get_mut(&next).filter(|next| next.due.is_some());
+                    if let Some(next) = next {
+                        next.due = Some(Instant::now());
+                    }
+                }
+                Some(_) => {}
+            }
+        }
+        Some(waiter)
+    }
+}
+
+impl Listener for Ear {
+    fn told(&self, message: Message) {
+        let news = self.news.get();
+        match message {
+            Message::Granted { id, token, granted, left } => {
+                let after = match self.waits().waiters.get(&id).map(|waiter| waiter.last) {
+                    None => return, // nobody waits for it any more
+                    Some(None) => Instant::from_nanos(0),
+                    Some(Some(last)) if last.then <= granted => last.sent,
+                    Some(Some(_)) => return, // an old one
+                };
+                let Some(bound) = self.not_before(granted) else { return };
+                let until = bound.max(after).min(Instant::now()) + left.saturating_sub(margin(left));
+                self.misses.store(false, Ordering::Relaxed);
+                self.tell(id, Verdict::Granted(Grant { token, until }));
+            }
+            Message::Asked(id, ask) => drop(news.map(|news| news.asked(id, ask))),
+            Message::Lost(id) => drop(news.map(|news| news.lost(id))),
+        }
+    }
+
+    fn listening(&self) {
+        self.listens.store(true, Ordering::Relaxed);
+        self.look_now();
+    }
+
+    fn silenced(&self) {
+        self.listens.store(false, Ordering::Relaxed);
+        self.look_now();
+    }
+
+    fn connected(&self, run: &str, sent: Instant, now: u64) {
+        let reading = Reading { run: run.to_owned(), heard: Heard { sent, then: now } };
+        let last = self.clock().replace(reading);
+        if last.is_some_and(|last| last.run != run) {
+            // Whoever has our holds now may never have heard of them: each is in jeopardy until it was renewed there.
+            if let Some(news) = self.news.get() {
+                news.verify();
+            }
+            self.look_now();
+        }
+    }
+
+    fn home(&self) -> Option<Handle> {
+        self.news.get().and_then(News::runtime)
+    }
+}
+
+impl Ear {
+    /// Something may have been missed: everybody is looked after at once.
+    fn look_now(&self) {
+        let now = Instant::now();
+        let mut waits = self.waits();
+        for due in waits.waiters.values_mut().filter_map(|waiter| waiter.due.as_mut()) {
+            *due = (*due).min(now);
+        }
+        if !waits.held.is_empty() {
+            waits.mail = Some(now);
+        }
+        drop(waits);
+        self.bell.notify_one();
+    }
+}
+
+/// Somebody who waits; dropped, nobody does any more. The ticket itself is ended by its id.
+pub(crate) struct Expecting<'a> {
+    ear: &'a Ear,
+    id: ClaimId,
+    pub(crate) verdict: oneshot::Receiver<Verdict>,
+}
+
+impl Drop for Expecting<'_> {
+    fn drop(&mut self) {
+        let mut waits = self.ear.waits();
+        waits.remove(self.id);
+        let hurry = !waits.lines.is_empty() && !self.ear.is_told();
+        drop(waits);
+        if hurry {
+            self.ear.bell.notify_one(); // the one behind it leads now
+        }
+    }
+}

@@ -1,0 +1,383 @@
+//! The client's side of a store whose server keeps the line: asking, doubting, waiting and being told, once for all of them.
+//!
+//! A store that can run the whole algorithm inside its server (a stored function, a procedure) has one verb per request and
+//! nothing else: it is a [`Desk`]. Everything a client must do around those verbs is here, so that no store repeats it:
+//!
+//! - `batch`: requests that wait for the same connection travel, and are committed, together;
+//! - `wait`: an ask is one ask however often it is sent, and whoever waits is never forgotten;
+//! - `ear`: being told, and looking where nobody tells;
+//! - `tries`: which failures are worth another try, and for how long;
+//! - `tidy`: names that nobody needs any more disappear.
+//!
+//! [`Lease`] puts them together as a [`Backend`].
+
+mod backend;
+mod batch;
+mod ear;
+mod tidy;
+mod tries;
+mod wait;
+
+use std::collections::HashSet;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+
+use crate::backend::{Abilities, BoxFuture, Finding};
+use crate::record::ClientKey;
+use crate::{Ask, Claim, ClaimId, Error, ErrorKind, Instant, Kind, LockName, Mode, Result, Token, Versioned, View};
+
+pub use self::backend::Lease;
+use self::batch::Lane;
+use self::ear::Ear;
+use self::tidy::Loose;
+
+/// How long the server keeps the place of a waiter whose client it does not hear of.
+pub const ALIVE: Duration = Duration::from_secs(4);
+
+/// How long a mark stays that a claim was ended: longer than any ask of it may still be granted.
+pub const MARK: Duration = Duration::from_secs(60);
+
+/// A store whose server does each verb in one atomic step, as [`Record`](crate::record::Record) does it.
+///
+/// Every method is **one attempt**: it sends one request, and says in its [`Failure`] whether the server may have executed it
+/// and whether another try may help. Trying again is the caller's. Every future may be dropped at any await: the request may
+/// then be executed or not.
+pub trait Desk: Send + Sync + 'static {
+    /// What the store does.
+    fn abilities(&self) -> Abilities;
+
+    /// The store in words, without secrets.
+    fn describe(&self) -> String;
+
+    /// This client among all that use the store: random, so that nobody has to hand keys out.
+    fn client(&self) -> ClientKey;
+
+    /// How long its answers may take.
+    fn limits(&self) -> Limits;
+
+    /// Called once, before anything else: who is told what the server says unasked, and what happens to connections.
+    fn attach(&self, listener: Arc<dyn Listener>);
+
+    /// Asks for claims, all in one commit, in the order of their names. An answer for each, in the same order.
+    fn ask<'a>(&'a self, asks: &'a [Asking]) -> BoxFuture<'a, Answer<Vec<Asked>>>;
+
+    /// Ends claims, all in one commit, in the order of their names. On a connection that asks do not hold up.
+    fn end<'a>(&'a self, ends: &'a [Ending]) -> BoxFuture<'a, Answer<Vec<Ended>>>;
+
+    /// Renews holds, an answer for each. Dropped, it took too long: the connection that carried it carries nothing more.
+    fn renew<'a>(&'a self, claims: &'a [Claim]) -> BoxFuture<'a, Answer<Vec<Renewed>>>;
+
+    /// Looks after waiters: lets in whom time alone has made room for, and says how each stands. With `beat` the places of all
+    /// of this client's waiters, also of those that are not listed, are kept for [`ALIVE`] from now on. What others had to say
+    /// to this client is fetched along.
+    fn touch<'a>(&'a self, beat: bool, waiters: &'a [(LockName, ClaimId)]) -> BoxFuture<'a, Answer<Looked>>;
+
+    /// Changes the mode of the hold with this token in place; its token then, and how long it is held from `now` on.
+    fn convert<'a>(&'a self, claim: &'a Claim, to: Mode, token: Token) -> BoxFuture<'a, Answer<Option<(Token, Duration)>>>;
+
+    /// Who holds and who waits.
+    fn view<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Answer<View>>;
+
+    /// See [`Backend::list`](crate::Backend::list).
+    fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a LockName>, limit: usize) -> BoxFuture<'a, Answer<Vec<View>>>;
+
+    /// Leaves a request with every holder, and tells them. How many.
+    fn request<'a>(&'a self, name: &'a LockName, ask: &'a Ask) -> BoxFuture<'a, Answer<usize>>;
+
+    /// Ends holds by force, and tells their holders. How many.
+    fn break_holds<'a>(&'a self, name: &'a LockName, only: Option<Token>) -> BoxFuture<'a, Answer<usize>>;
+
+    /// See [`Backend::cell_get`](crate::Backend::cell_get).
+    fn cell_get<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Answer<Versioned>>;
+
+    /// See [`Backend::cell_set`](crate::Backend::cell_set).
+    fn cell_set<'a>(
+        &'a self,
+        name: &'a LockName,
+        expected: u64,
+        value: Option<&'a [u8]>,
+    ) -> BoxFuture<'a, Answer<Option<u64>>>;
+
+    /// Removes what is left of these names if nobody has used them for [`QUIET`].
+    fn tidy<'a>(&'a self, names: &'a [LockName]) -> BoxFuture<'a, Answer<()>>;
+
+    /// Looks for what dead clients left behind, in at most `limit` names after this one; the last name it looked at, or `None`
+    /// at the end. Marks whose time is over and clients that are dead go along.
+    fn tidy_after<'a>(&'a self, after: Option<&'a LockName>, limit: usize) -> BoxFuture<'a, Answer<Option<LockName>>>;
+
+    /// Removes these names if they are idle, whenever they were last used, and what else this client has in the store.
+    fn leave<'a>(&'a self, names: &'a [LockName]) -> BoxFuture<'a, Answer<()>>;
+
+    /// The smallest request that a grant could possibly cost.
+    fn probe(&self) -> BoxFuture<'_, Answer<()>>;
+
+    /// What could hurt.
+    fn examine(&self) -> BoxFuture<'_, Result<Vec<Finding>>>;
+}
+
+/// How long an idle name stays in the store: a hot one is locked again long before.
+pub const QUIET: Duration = Duration::from_secs(1);
+
+/// How long answers may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// How long a request may go unanswered, all tries together.
+    pub answer: Duration,
+    /// How long whoever waits in line puts up with a server that cannot be reached.
+    pub patience: Duration,
+}
+
+/// What the server said, and when, by its own clock in microseconds since 1970.
+#[derive(Clone, Debug)]
+pub struct Said<T> {
+    /// When it handled the request.
+    pub now: u64,
+    /// What it answered.
+    pub value: T,
+}
+
+/// An answer, or why there is none.
+pub type Answer<T> = std::result::Result<Said<T>, Failure>;
+
+/// One attempt that failed.
+#[derive(Debug)]
+pub struct Failure {
+    /// For the person who must act.
+    pub error: Error,
+    /// What became of the request.
+    pub fate: Fate,
+    /// Whether trying again may help.
+    pub again: bool,
+}
+
+/// What became of a request that has no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It was certainly not executed, and never will be.
+    Refused,
+    /// It may have been executed, or may still be.
+    Unknown,
+}
+
+impl Failure {
+    /// The same words for somebody else who was in the same boat.
+    fn copy(&self) -> Failure {
+        Failure { error: Error::new(self.error.kind(), self.error.to_string()), fate: self.fate, again: self.again }
+    }
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Error {
+        failure.error
+    }
+}
+
+/// One ask.
+#[derive(Clone, Debug)]
+pub struct Asking {
+    /// For what.
+    pub claim: Claim,
+    /// Whether it may stand in line, for [`ALIVE`] unheard.
+    pub queue: bool,
+    /// After this, in microseconds of the server's clock, the request does nothing: it is somebody's who has given up.
+    pub by: Option<u64>,
+}
+
+/// What came of asking.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// Let in. `left` of its window was left when the server answered: a whole ttl, or less when the ask is a repeated one.
+    Granted {
+        /// Its fencing number.
+        token: Token,
+        /// How long it holds from the answer's `now` on, its lock-delay not counted.
+        left: Duration,
+    },
+    /// In line.
+    Queued {
+        /// Whether at its head.
+        first: bool,
+        /// When time alone may next let somebody in.
+        change_in: Option<Duration>,
+    },
+    /// Not let in, and not in line.
+    Busy,
+    /// Somebody's own transaction has the name; nothing of the claim is in the store.
+    Locked,
+    /// The name is in use otherwise.
+    Mismatch {
+        /// As this kind.
+        kind: Kind,
+        /// With so many permits, if it is a semaphore.
+        of: u32,
+    },
+    /// The request came after the time it was good for, and changed nothing.
+    Late,
+    /// The claim was ended before this request of its came, and stays so.
+    Ended,
+}
+
+/// One ending.
+#[derive(Clone, Debug)]
+pub struct Ending {
+    /// Of which name.
+    pub name: LockName,
+    /// Which claim.
+    pub id: ClaimId,
+    /// A hold let go earlier than this after its grant keeps the name closed until then.
+    pub min_hold: Duration,
+    /// For so long no ask for this claim is granted.
+    pub mark: Duration,
+}
+
+/// What came of ending.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// Nothing of the claim is left.
+    Done,
+    /// Somebody's own transaction has the name just now, and the claim may still be in its line.
+    Locked,
+}
+
+/// What came of renewing one hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Renewed {
+    /// Held for another ttl; somebody may have asked its holder to let go.
+    Held(Option<Ask>),
+    /// Not held any more.
+    Lost,
+    /// Somebody else was at it in that very moment: neither yes nor no.
+    Unknown,
+}
+
+/// What a look brought.
+#[derive(Clone, Debug, Default)]
+pub struct Looked {
+    /// How each waiter stands, in order.
+    pub waiters: Vec<Touched>,
+    /// What others had to say.
+    pub mail: Vec<Message>,
+}
+
+/// How a waiter stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Touched {
+    /// It still waits.
+    Waiting {
+        /// At the head of the line.
+        first: bool,
+        /// When time alone may next let somebody in.
+        change_in: Option<Duration>,
+    },
+    /// It was let in at `since`, in microseconds of the server's clock, and had `left` of its window.
+    Granted {
+        /// Its fencing number.
+        token: Token,
+        /// When it was let in.
+        since: u64,
+        /// How long it holds from the answer's `now` on.
+        left: Duration,
+    },
+    /// It is not in line any more: it was thought dead, or ended.
+    Gone,
+}
+
+/// What the server tells a client unasked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// Your claim was let in.
+    Granted {
+        /// Which.
+        id: ClaimId,
+        /// Its fencing number.
+        token: Token,
+        /// When, in microseconds of the server's clock.
+        granted: u64,
+        /// For how long from then on.
+        left: Duration,
+    },
+    /// Somebody asks you to let go of your claim.
+    Asked(ClaimId, Ask),
+    /// Your claim was ended by force.
+    Lost(ClaimId),
+}
+
+/// Who hears what a server says unasked, and what becomes of the connections to it.
+pub trait Listener: Send + Sync + 'static {
+    /// A message to this client.
+    fn told(&self, message: Message);
+    /// There is a connection on which messages come from now on: what is said before it may have been missed.
+    fn listening(&self);
+    /// There is none any more.
+    fn silenced(&self);
+    /// There is a new connection to this `run` of the server, another one after every start or failover. A look at its clock
+    /// that was asked for at `sent` showed `now`.
+    fn connected(&self, run: &str, sent: Instant, now: u64);
+    /// A runtime that is always running, if there is one: for work that must not stand still with a caller's.
+    fn home(&self) -> Option<Handle>;
+}
+
+/// What a client's tasks share.
+pub(crate) struct Inner<D> {
+    pub(crate) desk: D,
+    pub(crate) ear: Arc<Ear>,
+    /// Claims of whose asks a copy may be on its way: their end leaves a mark. All others were asked for once and answered.
+    doubtful: Mutex<HashSet<ClaimId>>,
+    asks: Lane<Asking>,
+    ends: Lane<Ending>,
+    loose: Loose,
+    /// Whether the heart beats.
+    beats: Arc<AtomicBool>,
+}
+
+impl<D: Desk> Inner<D> {
+    fn new(desk: D) -> Arc<Self> {
+        let ear = Arc::new(Ear::default());
+        desk.attach(ear.clone());
+        Arc::new(Inner {
+            desk,
+            ear,
+            doubtful: Mutex::default(),
+            asks: Lane::default(),
+            ends: Lane::default(),
+            loose: Loose::default(),
+            beats: Arc::default(),
+        })
+    }
+
+    fn doubtful(&self) -> MutexGuard<'_, HashSet<ClaimId>> {
+        self.doubtful.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does something in the background, wherever there is a runtime for it. Whether there was one.
+    pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) -> bool {
+        match self.ear.home().or_else(|| Handle::try_current().ok()) {
+            Some(runtime) => drop(runtime.spawn(work)),
+            None => return false,
+        }
+        true
+    }
+}
+
+/// The name is in use otherwise, in words.
+fn mismatch(claim: &Claim, kind: Kind, of: u32) -> Error {
+    let (what, hint) = match claim.mode {
+        Mode::Permits { of: asked, .. } if kind == claim.kind => (
+            format!("the semaphore is in use with {of} permits, and was now asked for with {asked}"),
+            "Use the same number everywhere; it can change once nobody holds or waits",
+        ),
+        _ => (
+            format!("it is in use as {kind} and was now asked for as {}", claim.kind),
+            "All kinds share one space of names: use the same kind everywhere, or another name",
+        ),
+    };
+    Error::new(ErrorKind::Mismatch, what).with_name(&claim.name).with_hint(hint)
+}
+
+/// At random, up to `longest`.
+pub(crate) fn jitter(longest: Duration) -> Duration {
+    crate::Environment::real().between(Duration::ZERO, longest)
+}
