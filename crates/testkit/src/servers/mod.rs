@@ -19,15 +19,19 @@
 //!
 //! Another kind of server is one file: what `redis` does with `Program` and `Server`.
 
+mod account;
+pub mod mariadb;
 mod port;
+pub mod postgres;
 mod process;
 pub mod redis;
 mod skew;
+mod template;
 mod tls;
 
 pub(crate) use port::Port;
 pub use skew::Step;
-pub use tls::Certificates;
+pub use tls::{Certificates, ClientCertificate};
 
 use std::time::{Duration, Instant};
 

@@ -13,15 +13,18 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open, pidfd_send_signal};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open, pidfd_send_signal};
 use tempfile::TempDir;
 
+use super::account::Account;
 use super::wait_until;
 
 /// What to start, and in which directory. Whoever starts it again gets the same program with the same data.
 #[derive(Debug)]
 pub(crate) struct Program {
-    /// The program, looked for in PATH.
+    /// What runs before it and becomes it, as `setpriv` does for a server that refuses to be root.
+    pub(crate) wrapper: Vec<OsString>,
+    /// The program, looked for in PATH unless it is a whole path.
     pub(crate) name: &'static str,
     /// The Debian package it comes in.
     pub(crate) package: &'static str,
@@ -57,21 +60,26 @@ impl Server {
         self.process().pid.as_raw_pid() as u32
     }
 
-    /// SIGKILL; returns when it is dead. What it had written to files stays.
+    /// SIGKILL to it and to all it has started; returns when they are dead. What they had written to files stays.
     pub(crate) fn kill(&self) {
         self.process().kill();
     }
 
-    /// SIGSTOP; returns when it stands still.
-    pub(crate) fn pause(&self) {
+    /// The signal by which it ends in an orderly way; returns when it has ended.
+    pub(crate) fn stop(&self, signal: Signal) {
         let process = self.process();
-        process.signal(Signal::STOP);
-        assert!(wait_until(|| process.state() == Some('T')), "{} does not stop", self.program.name);
+        process.signal(signal);
+        assert!(wait_until(|| process.is_dead()), "{} does not end:\n{}", self.program.name, self.log());
+    }
+
+    /// SIGSTOP to it and to all it has started; returns when they stand still.
+    pub(crate) fn pause(&self) {
+        assert!(self.process().pause(), "{} does not stop", self.program.name);
     }
 
     /// SIGCONT.
     pub(crate) fn resume(&self) {
-        self.process().signal(Signal::CONT);
+        self.process().resume();
     }
 
     /// Kills it if it lives, and starts it again with the same arguments, port and data; returns when it is ready.
@@ -79,6 +87,8 @@ impl Server {
         {
             let mut process = self.process();
             process.kill();
+            // A server that finds its predecessor's process id in a file asks whether that lives, and zombies seem to.
+            process.reap();
             *process = Process::spawn(&self.program);
         }
         self.wait_ready().unwrap_or_else(|said| panic!("{} does not come back:\n{said}", self.program.name));
@@ -123,8 +133,13 @@ pub(crate) fn demand(program: &str, package: &str) {
 
 /// Runs a program to its end; panics with what it said if that was not success.
 pub(crate) fn run(program: &str, package: &str, arguments: impl FnOnce(&mut Command) -> &mut Command) {
+    run_as(Account::OURS, program, package, arguments);
+}
+
+/// The same under an account.
+pub(crate) fn run_as(account: Account, program: &str, package: &str, arguments: impl FnOnce(&mut Command) -> &mut Command) {
     demand(program, package);
-    let mut command = Command::new(program);
+    let mut command = account.command(program);
     let output = arguments(&mut command).output().expect("it is installed");
     assert!(output.status.success(), "{program}: {}\n{}", output.status, String::from_utf8_lossy(&output.stderr));
 }
@@ -139,19 +154,23 @@ struct Process {
 
 /// `$0` is the log, `$1` the directory, the rest the server. A line on the pipe means "kill it", the pipe's end means that
 /// the test is gone and its directory is nobody's. Until the shell ends, a dead server is a zombie of the shell, so
-/// that its process id is not given away. The server has a process group for itself and its children, such as the one
-/// that saves a Redis, and these end with it.
+/// that its process id is not given away.
+///
+/// What the server has started ends with it: most are in its process group, as the one that saves a Redis, and some have
+/// left it, as every process of a PostgreSQL. Those are found as its children, while it stands still and makes no more.
 ///
 /// When a test dies and its server is stopped, the kernel hangs up on both, as on forgotten jobs of a terminal: a shell
 /// that died of that would leave the server behind.
 const SHELL: &str = r#"
 trap : HUP INT TERM
 dir=$1; shift
+below() { for child in $(cat /proc/"$1"/task/*/children); do echo "$child"; below "$child"; done; }
 setsid "$@" </dev/null >>"$0" 2>&1 &
 echo $!
 exec >/dev/null
 read -r line; gone=$?
-kill -9 $! -$!
+kill -STOP $!
+kill -9 $(below $!) $! -$!
 wait $!
 [ $gone = 0 ] || rm -rf "$dir"
 "#;
@@ -163,6 +182,7 @@ impl Process {
             .arg(SHELL)
             .arg(log_of(program))
             .arg(program.dir.path())
+            .args(&program.wrapper)
             .arg(program.name)
             .args(&program.args)
             .envs(program.env.iter().map(|(name, value)| (name, value)))
@@ -182,9 +202,43 @@ impl Process {
     }
 
     fn kill(&mut self) {
+        self.signal(Signal::STOP); // and so it starts no more
+        wait_until(|| self.stands_still());
+        let all = below(self.pid);
+        for pid in &all {
+            let _ = kill_process(*pid, Signal::KILL);
+        }
         self.signal(Signal::KILL);
-        assert!(wait_until(|| self.is_dead()), "the kernel ends what is killed");
-        let _ = kill_process_group(self.pid, Signal::KILL); // its children, if it had any
+        let _ = kill_process_group(self.pid, Signal::KILL);
+        let dead = || self.is_dead() && all.iter().all(|pid| matches!(state(*pid), None | Some('Z' | 'X')));
+        assert!(wait_until(dead), "the kernel ends what is killed");
+    }
+
+    /// False if it does not come to a stand.
+    fn pause(&self) -> bool {
+        self.signal(Signal::STOP);
+        wait_until(|| self.stands_still()) && {
+            let all = below(self.pid);
+            for pid in &all {
+                let _ = kill_process(*pid, Signal::STOP);
+            }
+            wait_until(|| all.iter().all(|pid| stands_still(*pid)))
+        }
+    }
+
+    fn resume(&self) {
+        for pid in below(self.pid) {
+            let _ = kill_process(pid, Signal::CONT);
+        }
+        self.signal(Signal::CONT);
+    }
+
+    /// Lets the shell end, and with it what it keeps of a dead server: the process id.
+    fn reap(&mut self) {
+        if let Some(mut pipe) = self.shell.stdin.take() {
+            let _ = pipe.write_all(b"end\n");
+        }
+        let _ = self.shell.wait();
     }
 
     /// A server that is dead already hears nothing, and that is no error.
@@ -197,20 +251,36 @@ impl Process {
         matches!(poll(&mut end, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(1..))
     }
 
-    /// `R`unning, `S`leeping, s`T`opped …
-    fn state(&self) -> Option<char> {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid.as_raw_pid())).ok()?;
-        stat.rsplit_once(") ")?.1.chars().next()
+    fn stands_still(&self) -> bool {
+        self.is_dead() || stands_still(self.pid)
     }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
-        if let Some(mut pipe) = self.shell.stdin.take() {
-            let _ = pipe.write_all(b"end\n");
-        }
-        let _ = self.shell.wait();
+        self.reap();
     }
+}
+
+/// Its children and theirs. Complete only while it stands still; until it is reaped, a child's number is its own.
+fn below(pid: Pid) -> Vec<Pid> {
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", pid.as_raw_pid())).into_iter().flatten().flatten();
+    let lists = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
+    let children: Vec<Pid> = lists
+        .flat_map(|list| list.split_whitespace().filter_map(|pid| Pid::from_raw(pid.parse().ok()?)).collect::<Vec<_>>())
+        .collect();
+    children.into_iter().flat_map(|child| std::iter::once(child).chain(below(child))).collect()
+}
+
+/// Stopped, or no more.
+fn stands_still(pid: Pid) -> bool {
+    matches!(state(pid), None | Some('T' | 'Z' | 'X'))
+}
+
+/// `R`unning, `S`leeping, s`T`opped …
+fn state(pid: Pid) -> Option<char> {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_pid())).ok()?;
+    stat.rsplit_once(") ")?.1.chars().next()
 }
 
 fn log_of(program: &Program) -> PathBuf {

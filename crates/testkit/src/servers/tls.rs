@@ -19,6 +19,15 @@ pub struct Certificates {
     pub client_key: PathBuf,
 }
 
+/// What a server with TLS asks of its clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClientCertificate {
+    /// No certificate.
+    Ignored,
+    /// One that the same CA signed.
+    Demanded,
+}
+
 const CONFIGURATION: &str = "
 [req]
 distinguished_name = name

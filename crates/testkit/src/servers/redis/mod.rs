@@ -5,8 +5,9 @@ mod options;
 mod resp;
 mod sentinel;
 
+pub use super::ClientCertificate;
 pub use cluster::{Move, RedisCluster};
-pub use options::{ClientCertificate, Fsync, RedisOptions};
+pub use options::{Fsync, RedisOptions};
 pub use resp::{Connection, Reply};
 pub use sentinel::{SentinelOptions, Sentinels};
 
@@ -222,7 +223,7 @@ impl Redis {
         std::fs::write(&file, text).expect("the directory is ours");
         let (name, package) = program_of(options);
         let env = skew.as_ref().map(Skew::env).unwrap_or_default();
-        let program = Program { name, package, args: vec![file.into()], env, dir };
+        let program = Program { wrapper: vec![], name, package, args: vec![file.into()], env, dir };
         let (address, password) = (ports.main.address(), options.password.clone());
         let server = Server::start(program, move |pid| answers(address, password.as_deref(), pid).unwrap_or(false))?;
         Ok(Redis { server, ports, options: options.clone(), certificates, skew })

@@ -1,5 +1,7 @@
 //! How a Redis is to be started.
 
+use crate::servers::ClientCertificate;
+
 /// How a Redis is to be started; the default remembers nothing, like a cache.
 #[derive(Clone, Debug, Default)]
 pub struct RedisOptions {
@@ -20,15 +22,6 @@ pub enum Fsync {
     EverySecond,
     /// Before every answer.
     Always,
-}
-
-/// What a server with TLS asks of its clients.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ClientCertificate {
-    /// No certificate.
-    Ignored,
-    /// One that the same CA signed.
-    Demanded,
 }
 
 impl RedisOptions {
