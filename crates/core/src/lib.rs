@@ -10,7 +10,7 @@
 //! - [`record`]: the whole lock algorithm on one name, pure; [`admit()`]: its entry rule
 //! - `hold`, `kept`, `keeper`: what happens to a grant after it was given; [`Guard`]: what the caller sees of it
 //! - `client`: from an ask to a guard; `kinds`: the seven kinds, thin words over one ask; [`Cell`]: the optimistic lock
-//! - [`claim`], [`LockName`], [`Sequencer`], [`StoreUrl`], [`View`], [`Error`], [`clock`]: the words
+//! - [`claim`], [`LockName`], [`Sequencer`], [`StoreUrl`], [`Address`], [`View`], [`Error`], [`clock`]: the words
 
 mod admit;
 pub mod backend;
@@ -33,6 +33,7 @@ mod options;
 pub mod quorum;
 pub mod record;
 mod sequencer;
+mod server;
 mod url;
 mod view;
 
@@ -55,5 +56,6 @@ pub use kinds::{Election, FairMutex, Leader, Multi, MultiGuard, Mutex, Observer,
 pub use name::LockName;
 pub use options::{Backoff, DEFAULT_TTL};
 pub use sequencer::Sequencer;
+pub use server::{Address, Secret, Tls, bad_value};
 pub use url::StoreUrl;
 pub use view::{Holder, View, Waiter};

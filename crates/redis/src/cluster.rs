@@ -7,7 +7,9 @@ use redis::{RedisResult, Value};
 use tenure_core::{Error, ErrorKind, Result};
 use tokio::task::JoinSet;
 
-use crate::config::{Address, Settings};
+use tenure_core::Address;
+
+use crate::config::Settings;
 use crate::error::explain_connect;
 
 /// How many slots a cluster has.

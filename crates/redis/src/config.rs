@@ -1,12 +1,10 @@
 //! Where the servers are and how they are used: settings and URLs.
 
-use std::fmt;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
 use redis::{AsyncConnectionConfig, ConnectionAddr, IntoConnectionInfo, ProtocolVersion, RedisConnectionInfo};
-use tenure_core::{Error, ErrorKind, Result, StoreUrl, parse_duration};
+use tenure_core::{Address, Error, ErrorKind, Result, Secret, StoreUrl, Tls, bad_value};
 
 use crate::tls;
 
@@ -161,65 +159,6 @@ pub enum Topology {
     Redlock(Vec<Address>),
 }
 
-/// Host and port of a server.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Address {
-    /// A name or an address, IPv6 without brackets.
-    pub host: String,
-    /// The port.
-    pub port: u16,
-}
-
-impl Address {
-    /// A server's address; IPv6 without brackets.
-    pub fn new(host: impl Into<String>, port: u16) -> Self {
-        Address { host: host.into(), port }
-    }
-}
-
-impl fmt::Display for Address {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Address { host, port } = self;
-        if host.contains(':') { write!(f, "[{host}]:{port}") } else { write!(f, "{host}:{port}") }
-    }
-}
-
-/// A password: `Debug` shows nothing of it, and there is no `Display`.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Secret(String);
-
-impl Secret {
-    /// Keeps a password.
-    pub fn new(text: impl Into<String>) -> Self {
-        Secret(text.into())
-    }
-
-    /// The password itself, for the one place that sends it.
-    pub(crate) fn reveal(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("***")
-    }
-}
-
-/// Encryption. The files are read at every new connection, so a renewed certificate needs no restart.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Tls {
-    /// A PEM file with the certificates to trust, instead of the system's.
-    pub ca: Option<PathBuf>,
-    /// A PEM file with the client's own certificate; then `key` too.
-    pub cert: Option<PathBuf>,
-    /// A PEM file with its key.
-    pub key: Option<PathBuf>,
-    /// The name the server's certificate must have, where it is not the host's.
-    pub server_name: Option<String>,
-}
-
 impl Settings {
     /// Reads a URL.
     pub fn from_url(url: &StoreUrl) -> Result<Settings> {
@@ -232,9 +171,7 @@ impl Settings {
         settings.sentinel_user = url.parameter("sentinel_user").map(str::to_owned);
         settings.sentinel_password = url.parameter("sentinel_password").map(Secret::new);
         if door.tls {
-            let file = |name| url.parameter(name).map(PathBuf::from);
-            let server_name = url.parameter("server_name").map(str::to_owned);
-            settings.tls = Some(Tls { ca: file("ca"), cert: file("cert"), key: file("key"), server_name });
+            settings.tls = Some(Tls::from_url(url)?);
         }
         if let Some(prefix) = url.parameter("prefix") {
             settings.prefix = prefix.to_owned();
@@ -250,21 +187,11 @@ impl Settings {
             ("node_limit", &mut settings.node_limit),
             ("largest_ttl", &mut settings.largest_ttl),
         ] {
-            if let Some(text) = url.parameter(name) {
-                *field =
-                    parse_duration(text).ok_or_else(|| bad_value(name, text, "a duration such as 50ms, 30s or 1m30s"))?;
-            }
+            url.read_duration(name, field)?;
         }
-        for (name, field) in
-            [("strict", &mut settings.strict), ("nodelay", &mut settings.nodelay), ("durable", &mut settings.durable)]
-        {
-            *field = match url.parameter(name) {
-                None => *field,
-                Some("yes") => true,
-                Some("no") => false,
-                Some(other) => return Err(bad_value(name, other, "yes or no")),
-            };
-        }
+        url.read_yes_no("strict", &mut settings.strict)?;
+        url.read_yes_no("nodelay", &mut settings.nodelay)?;
+        url.read_yes_no("durable", &mut settings.durable)?;
         settings.fencing = match url.parameter("fencing") {
             None | Some("none") => false,
             Some("majority") => true,
@@ -294,11 +221,8 @@ impl Settings {
             }
         }
         if let Some(tls) = &self.tls {
-            if tls.cert.is_some() != tls.key.is_some() {
-                return Err(bad("a client's certificate and its key come together")
-                    .with_hint("Give both cert=FILE and key=FILE, or neither"));
-            }
-            tls::check_name(tls)?;
+            tls.check()?;
+            tenure_tls::check_name(tls)?;
         }
         if let Topology::Redlock(nodes) = &self.topology {
             check_nodes(nodes)?;
@@ -363,7 +287,7 @@ impl Settings {
         let place = match &self.tls {
             None => ConnectionAddr::Tcp(address.host.clone(), port),
             Some(tls) => {
-                tls::install_provider();
+                tenure_tls::install_provider();
                 // The certificate is checked against this name; `connection` resolves it to the address.
                 let host = tls.server_name.clone().unwrap_or_else(|| address.host.clone());
                 ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None }
@@ -445,7 +369,7 @@ impl Door {
 
     fn topology(self, url: &StoreUrl) -> Result<Topology> {
         let port = if self.kind == Servers::Sentinel { SENTINEL_PORT } else { REDIS_PORT };
-        let mut hosts = addresses(url.hosts(), port)?;
+        let mut hosts = Address::list(url, port)?;
         Ok(match self.kind {
             Servers::Single if hosts.len() == 1 => Topology::Single(hosts.remove(0)),
             Servers::Single => {
@@ -488,37 +412,6 @@ impl Door {
     }
 }
 
-/// The hosts of a URL. Nothing of the text is shown in errors: in a URL without an `@` it may be a password.
-fn addresses(text: &str, default_port: u16) -> Result<Vec<Address>> {
-    let hint = "A server is HOST or HOST:PORT, IPv6 in brackets, several with commas; a login stands before an @: \
-                redis://user:password@host:6379";
-    let parts = text.split(',').enumerate().map(|(place, part)| {
-        let which = || if text.contains(',') { format!("server {} of the URL", place + 1) } else { "the URL".to_owned() };
-        let (host, port) = match part.strip_prefix('[') {
-            Some(rest) => {
-                let (host, rest) = rest.split_once(']').ok_or_else(|| bad(format!("{} has no ']'", which())))?;
-                host.parse::<std::net::Ipv6Addr>()
-                    .map_err(|_| bad(format!("{} has no IPv6 address in its brackets", which())))?;
-                (host, rest)
-            }
-            None => part.split_at(part.find(':').unwrap_or(part.len())),
-        };
-        let plain = |c: char| c.is_ascii_alphanumeric() || ".-_:".contains(c);
-        if host.is_empty() || !host.chars().all(plain) {
-            return Err(bad(format!("{} has no host that could be looked up", which())).with_hint(hint));
-        }
-        let port = match port.strip_prefix(':') {
-            None if port.is_empty() => Ok(default_port),
-            None => Err(()),
-            Some(port) => port.parse::<u16>().map_err(drop).and_then(|port| if port == 0 { Err(()) } else { Ok(port) }),
-        };
-        let port =
-            port.map_err(|()| bad(format!("{} has a port that is no number from 1 to 65535", which())).with_hint(hint))?;
-        Ok(Address::new(host, port))
-    });
-    parts.collect()
-}
-
 /// What can be known of a Redlock's nodes before they are asked.
 fn check_nodes(nodes: &[Address]) -> Result<()> {
     let hint = "Name 3, 5 or 7 independent servers, each once";
@@ -534,10 +427,6 @@ fn check_nodes(nodes: &[Address]) -> Result<()> {
 
 fn bad(what: impl Into<String>) -> Error {
     Error::new(ErrorKind::BadUrl, what)
-}
-
-fn bad_value(name: &str, value: &str, known: &str) -> Error {
-    bad(format!("the parameter {name} cannot be {value:?}")).with_hint(format!("It is {known}"))
 }
 
 const REDIS_PORT: u16 = 6379;

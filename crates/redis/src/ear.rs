@@ -28,10 +28,10 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 
 use crate::codec::Message;
-use crate::config::Address;
 use crate::examine::Server;
 use crate::link::{Listener, jitter};
 use crate::verbs::Touched;
+use tenure_core::Address;
 
 /// How often a waiter makes itself heard.
 pub(crate) const HEARTBEAT: Duration = Duration::from_secs(1);

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use redis::RedisError;
 use tenure_core::{Error, ErrorKind};
 
-use crate::config::{Address, Secret, Settings, Topology};
+use tenure_core::{Address, Secret};
+
+use crate::config::{Settings, Topology};
 
 /// A request that did not succeed: what to do now, whether the server may have done it, and what to tell people.
 #[derive(Debug)]
@@ -238,7 +240,9 @@ fn unanswered(error: &RedisError, settings: &Settings) -> (ErrorKind, &'static s
             (Backend, "the server refused user and password", hint("Look at the URL, and at `redis-cli ACL LIST`"))
         }
         redis::ErrorKind::Io => match tls_error(error) {
-            Some(fault) => (Backend, "TLS with the server failed", tls_hint(&fault)),
+            Some(fault) => {
+                (Backend, "TLS with the server failed", tenure_tls::hint(&fault, "redis:// instead of rediss://"))
+            }
             None if error.is_timeout() => (
                 Unavailable,
                 "the server did not answer in time",
@@ -299,31 +303,6 @@ fn tls_error(error: &RedisError) -> Option<rustls::Error> {
         None => source.downcast_ref::<io::Error>()?,
     };
     io.get_ref()?.downcast_ref::<rustls::Error>().cloned()
-}
-
-fn tls_hint(fault: &rustls::Error) -> Option<String> {
-    use rustls::{AlertDescription, CertificateError, Error as Tls};
-    let text = match fault {
-        Tls::InvalidCertificate(CertificateError::UnknownIssuer) => {
-            "Nobody here knows who signed its certificate: give the signer's with ca=FILE"
-        }
-        Tls::InvalidCertificate(CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. }) => {
-            "Its certificate has another name: use that in the URL, or give it with server_name=NAME"
-        }
-        Tls::InvalidCertificate(CertificateError::Expired | CertificateError::ExpiredContext { .. }) => {
-            "Its certificate has expired; renew it there"
-        }
-        Tls::InvalidCertificate(_) => "Its certificate cannot be trusted as it is",
-        Tls::AlertReceived(
-            AlertDescription::CertificateRequired | AlertDescription::HandshakeFailure | AlertDescription::BadCertificate,
-        ) => "It may want a certificate of the client's: give one with cert=FILE and key=FILE",
-        Tls::AlertReceived(AlertDescription::UnknownCA | AlertDescription::CertificateUnknown) => {
-            "It does not trust the client's certificate: look at cert=FILE and at the server's own CA"
-        }
-        Tls::InvalidMessage(_) => "That port may speak no TLS: write redis:// instead of rediss://",
-        _ => return None,
-    };
-    Some(text.to_owned())
 }
 
 /// The server's error word: `NOSCRIPT`, `READONLY`; none where no server answered.

@@ -10,7 +10,9 @@ use redis::{RedisResult, Value};
 use tenure_core::backend::{Finding, Level};
 use tenure_core::{Clock, Error, ErrorKind};
 
-use crate::config::{Address, Settings, Topology};
+use tenure_core::Address;
+
+use crate::config::{Settings, Topology};
 use crate::error::{Failure, Fate, Next};
 
 /// Major, minor, patch.

@@ -19,7 +19,9 @@ use redis::{Cmd, RedisResult, Value};
 use tenure_core::{Error, ErrorKind, Instant, Result};
 
 use crate::cluster;
-use crate::config::{Address, Settings, Topology};
+use tenure_core::Address;
+
+use crate::config::{Settings, Topology};
 use crate::error::{Failure, Fate, Next, explain, what_next};
 use crate::link::{ANSWER_LIMIT, Link, Listener, Live, jitter};
 use crate::schema::{Bucket, Layout};

@@ -38,6 +38,6 @@ mod verbs;
 mod wait;
 
 pub use backend::{ABILITIES, Redis};
-pub use config::{Address, PARAMETERS, SCHEMES, Secret, Settings, Tls, Topology};
+pub use config::{PARAMETERS, SCHEMES, Settings, Topology};
 pub use connect::connect;
 pub use redlock::REDLOCK_ABILITIES;

@@ -20,7 +20,9 @@ use redis::{Cmd, PushInfo, PushKind, RedisError, RedisResult, Value};
 use tenure_core::{Clock, Instant};
 use tokio::runtime::{Handle, RuntimeFlavor};
 
-use crate::config::{Address, Settings};
+use tenure_core::Address;
+
+use crate::config::Settings;
 use crate::error::{Failure, explain_connect};
 use crate::examine::{self, Server};
 use crate::schema::Bucket;

@@ -14,7 +14,9 @@ use tenure_core::quorum::{self, Node, Quorum};
 use tenure_core::{Error, ErrorKind, Kind, LockName, Result, Token};
 
 use crate::backend::{ABILITIES, Redis};
-use crate::config::{Address, Settings, Topology};
+use tenure_core::Address;
+
+use crate::config::{Settings, Topology};
 use crate::ear::Run;
 use crate::inner::{Inner, Lowered};
 use crate::together;

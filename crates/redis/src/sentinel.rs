@@ -7,7 +7,9 @@ use tenure_core::{Error, ErrorKind, Result};
 use tokio::task::JoinSet;
 
 use crate::cluster::{gather, nobody};
-use crate::config::{Address, Settings, Topology};
+use tenure_core::Address;
+
+use crate::config::{Settings, Topology};
 use crate::error::explain_connect;
 
 /// Where the master is, as the sentinels say: all are asked at once, and among those that answer quickly the one with the

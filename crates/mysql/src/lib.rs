@@ -1,0 +1,3 @@
+//! The MySQL and MariaDB store.
+
+#![forbid(unsafe_code)]

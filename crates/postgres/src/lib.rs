@@ -1,0 +1,3 @@
+//! The PostgreSQL store.
+
+#![forbid(unsafe_code)]
