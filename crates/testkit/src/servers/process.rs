@@ -283,8 +283,11 @@ fn state(pid: Pid) -> Option<char> {
     stat.rsplit_once(") ")?.1.chars().next()
 }
 
+/// What a server prints, in its directory.
+pub(crate) const LOG: &str = "log";
+
 fn log_of(program: &Program) -> PathBuf {
-    program.dir.path().join("log")
+    program.dir.path().join(LOG)
 }
 
 #[cfg(test)]

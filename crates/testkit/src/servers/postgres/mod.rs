@@ -1,8 +1,10 @@
-//! PostgreSQL: one server, and standbys that follow it and can be promoted.
+//! PostgreSQL: one server, standbys that follow it and can be promoted, and the pooler that many put before it.
 
+mod bouncer;
 mod options;
 mod wire;
 
+pub use bouncer::{BouncerOptions, PgBouncer, PoolMode};
 pub use options::PostgresOptions;
 pub use wire::Session;
 
@@ -180,7 +182,7 @@ impl Postgres {
 
     /// The same in another database.
     pub fn session_in(&self, database: &str) -> io::Result<Session> {
-        Session::open(&self.dir().join(format!(".s.PGSQL.{}", self.port())), USER, database)
+        Session::open(&socket_of(self.dir(), &self.port), USER, database)
     }
 
     fn replica_at(&self, conninfo: &str) -> Self {
@@ -256,6 +258,11 @@ fn template() -> &'static Template {
             });
         })
     })
+}
+
+/// Where a server's Unix socket is, and PgBouncer's too.
+fn socket_of(dir: &Path, port: &Port) -> PathBuf {
+    dir.join(format!(".s.PGSQL.{}", port.number()))
 }
 
 /// What goes behind `-c`.
