@@ -119,6 +119,8 @@ pub struct Abilities {
     pub reach: Reach,
     /// Whether it has cells, the optimistic lock.
     pub cells: bool,
+    /// Whether it can keep a name closed that nobody holds: minimum holds and lock-delays.
+    pub delays: bool,
     /// The shortest ttl it can do; shorter ones are rounded up.
     pub shortest_ttl: Duration,
 }
@@ -133,6 +135,16 @@ impl Abilities {
         Err(Error::new(ErrorKind::Unsupported, format!("this store has no {kind}"))
             .with_store(self.store)
             .with_hint(format!("It offers: {}. GUARANTEES.md says why", offered.join(", "))))
+    }
+
+    /// `Ok` if the store can keep a name closed that nobody holds, or need not.
+    pub(crate) fn require_delay(&self, what: &str, delay: Duration) -> Result<Duration> {
+        if self.delays || delay.is_zero() {
+            return Ok(delay);
+        }
+        Err(Error::new(ErrorKind::Unsupported, format!("this store has no way to honour {what}"))
+            .with_store(self.store)
+            .with_hint("Its server lets go of a lock whenever a session ends, and keeps nothing after it. Use leases"))
     }
 }
 

@@ -326,6 +326,11 @@ impl Asker {
         }
     }
 
+    /// Checks how long a name shall stay closed that nobody holds.
+    pub(crate) fn delay(&self, what: &str, given: Duration) -> Result<Duration> {
+        self.client.abilities.require_delay(what, crate::options::up_to_a_day(what, given)?)
+    }
+
     fn claim(&self, mode: Mode) -> Claim {
         let Asker { client, name, kind, options } = self;
         let ttl = options.ttl.max(client.abilities.shortest_ttl);

@@ -310,6 +310,7 @@ impl Backend for MemoryBackend {
             liveness: Liveness::Lease,
             reach: Reach::Process,
             cells: true,
+            delays: true,
             shortest_ttl: crate::MIN_TTL,
         }
     }

@@ -96,7 +96,7 @@ macro_rules! options {
             /// Released earlier than this after the grant, the name stays closed until then: for jobs that are so short
             /// that two hosts with slightly different clocks would both run them.
             pub fn min_hold(mut self, min_hold: std::time::Duration) -> $crate::Result<Self> {
-                self.ask.options.min_hold = $crate::options::up_to_a_day("a minimum hold", min_hold)?;
+                self.ask.options.min_hold = self.ask.delay("a minimum hold", min_hold)?;
                 Ok(self)
             }
 
@@ -109,7 +109,7 @@ macro_rules! options {
             /// How long the name stays closed after this holder was lost (not after a release): a grace for resources
             /// that cannot check tokens.
             pub fn lock_delay(mut self, lock_delay: std::time::Duration) -> $crate::Result<Self> {
-                self.ask.options.lock_delay = $crate::options::up_to_a_day("a lock-delay", lock_delay)?;
+                self.ask.options.lock_delay = self.ask.delay("a lock-delay", lock_delay)?;
                 Ok(self)
             }
 

@@ -20,6 +20,7 @@ pub const ABILITIES: Abilities = Abilities {
     liveness: Liveness::Lease,
     reach: Reach::Network,
     cells: true,
+    delays: true,
     shortest_ttl: MIN_TTL,
 };
 

@@ -197,6 +197,7 @@ impl Backend for SimBackend {
             liveness: Liveness::Lease,
             reach: Reach::Network,
             cells: false,
+            delays: true,
             shortest_ttl: MIN_TTL,
         }
     }

@@ -27,6 +27,7 @@ pub const ABILITIES: Abilities = Abilities {
     liveness: Liveness::LeaseAndProcess,
     reach: Reach::Host,
     cells: true,
+    delays: true,
     shortest_ttl: MIN_TTL,
 };
 

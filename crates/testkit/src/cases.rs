@@ -104,7 +104,6 @@ macro_rules! cases {
                 reenter
                 release
                 at_the_instant_of_the_grant
-                at_the_instant_of_the_grant_with_a_minimum_hold
                 a_task_that_holds
                 lost_asked_and_watch
             ]
@@ -143,19 +142,22 @@ macro_rules! cases {
                 a_sequencer_survives_being_printed
                 a_restart_does_not_start_over
             ]
-            options { Nothing } => [
+            delays { Delays } => [
                 min_hold_keeps_the_name_closed
                 min_hold_that_is_over_costs_nothing
                 a_closed_name_can_be_broken_open
+                min_hold_of_a_multi_lock_that_failed
+                min_hold_of_a_hold_that_has_expired
+                lock_delay_outlives_the_guard
+                lock_delay_after_a_break
+                lock_delay_after_a_loss
+                no_lock_delay_after_a_release
+                at_the_instant_of_the_grant_with_a_minimum_hold
+            ]
+            options { Nothing } => [
                 max_hold_ends_the_hold
                 max_hold_shorter_than_the_ttl
                 max_hold_costs_its_neighbours_nothing
-                min_hold_of_a_multi_lock_that_failed
-                min_hold_of_a_hold_that_has_expired
-                lock_delay_after_a_loss
-                lock_delay_outlives_the_guard
-                lock_delay_after_a_break
-                no_lock_delay_after_a_release
                 notes_are_shown
             ]
             closing { Nothing } => [
@@ -314,6 +316,9 @@ macro_rules! need {
     };
     (Processes) => {
         $crate::Need::Processes
+    };
+    (Delays) => {
+        $crate::Need::Delays
     };
     (kind $kind:ident) => {
         $crate::Need::Kind($crate::Kind::$kind)

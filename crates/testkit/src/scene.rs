@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_core::backend::Reach;
-use tenure_core::{Client, ErrorKind, Kind, View};
+use tenure_core::{Client, ErrorKind, Kind, MIN_TTL, View};
 
 use crate::harness::client_of;
 use crate::taker::Taker;
@@ -117,6 +117,8 @@ pub enum Need {
     Kind(Kind),
     /// Cells.
     Cells,
+    /// Names that stay closed though nobody holds them.
+    Delays,
     /// Other processes.
     Processes,
 }
@@ -140,6 +142,12 @@ impl Need {
             Need::Cells => {
                 let refused = client.cell("absent").expect_err("a store without cells makes none");
                 assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
+                false
+            }
+            Need::Delays if abilities.delays => true,
+            Need::Delays => {
+                let refused = client.mutex("absent").expect("every store has a mutex").lock_delay(MIN_TTL);
+                assert_eq!(refused.expect_err("a store without delays makes none").kind(), ErrorKind::Unsupported);
                 false
             }
             Need::Processes if abilities.reach > Reach::Process => true,

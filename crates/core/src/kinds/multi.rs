@@ -51,7 +51,7 @@ impl Multi {
 
     /// As on every kind: see [`Mutex::min_hold`](crate::Mutex::min_hold).
     pub fn min_hold(self, min_hold: Duration) -> Result<Self> {
-        let min_hold = crate::options::up_to_a_day("a minimum hold", min_hold)?;
+        let min_hold = self.asks[0].delay("a minimum hold", min_hold)?;
         Ok(self.each(|ask| ask.options.min_hold = min_hold))
     }
 
@@ -63,7 +63,7 @@ impl Multi {
 
     /// As on every kind: see [`Mutex::lock_delay`](crate::Mutex::lock_delay).
     pub fn lock_delay(self, lock_delay: Duration) -> Result<Self> {
-        let lock_delay = crate::options::up_to_a_day("a lock-delay", lock_delay)?;
+        let lock_delay = self.asks[0].delay("a lock-delay", lock_delay)?;
         Ok(self.each(|ask| ask.options.lock_delay = lock_delay))
     }
 

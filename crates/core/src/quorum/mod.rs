@@ -271,6 +271,7 @@ impl Backend for Quorum {
             liveness: Liveness::Lease,
             reach: nodes().map(|node| node.reach).min().expect("there are nodes"),
             cells: false,
+            delays: nodes().all(|node| node.delays),
             shortest_ttl: nodes().map(|node| node.shortest_ttl).max().expect("there are nodes"),
         }
     }

@@ -158,14 +158,6 @@ pub async fn at_the_instant_of_the_grant<H: Harness>(scene: &Scene<H>) {
     scene.leaves_nothing([one, other]).await;
 }
 
-/// The same with a minimum hold: nobody has held it, so nothing is closed for its sake.
-pub async fn at_the_instant_of_the_grant_with_a_minimum_hold<H: Harness>(scene: &Scene<H>) {
-    let (one, other) = scene.two_clients().await;
-    let mutex = other.mutex("x").unwrap().ttl(LONG).unwrap().min_hold(LONG).unwrap();
-    granted_and_dropped(scene, &one, mutex).await;
-    scene.is_free(&one, "x").await;
-}
-
 /// A task that is aborted while it holds a guard lets go.
 pub async fn a_task_that_holds<H: Harness>(scene: &Scene<H>) {
     let (one, other) = scene.two_clients().await;
@@ -238,7 +230,7 @@ fn release_after<const N: usize>(nap: Duration, held: [Guard; N]) {
 }
 
 /// Lets the waiter be granted in the store without looking again, and drops it.
-async fn granted_and_dropped<H: Harness>(scene: &Scene<H>, holder: &Client, waiter: tenure_core::Mutex) {
+pub(super) async fn granted_and_dropped<H: Harness>(scene: &Scene<H>, holder: &Client, waiter: tenure_core::Mutex) {
     let held = holder.mutex("x").unwrap().ttl(LONG).unwrap().lock().await.unwrap();
     let mut waiting = pin!(waiter.lock());
     tokio::select! {

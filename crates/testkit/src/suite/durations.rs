@@ -22,7 +22,12 @@ pub async fn options_are_checked_when_set<H: Harness>(scene: &Scene<H>) {
             assert_eq!(make().max_hold(bad).unwrap_err().kind(), ErrorKind::BadOption, "{shape:?} {bad:?}");
         }
         for good in [Duration::ZERO, TICK, MAX_TTL] {
-            make().min_hold(good).and_then(|lock| lock.lock_delay(good)).unwrap();
+            let set = make().min_hold(good).and_then(|lock| lock.lock_delay(good));
+            if client.abilities().delays || good.is_zero() {
+                set.unwrap();
+            } else {
+                assert_eq!(set.unwrap_err().kind(), ErrorKind::Unsupported, "{shape:?} {good:?}");
+            }
         }
         for bad in [MAX_TTL + TICK, Duration::MAX] {
             assert_eq!(make().min_hold(bad).unwrap_err().kind(), ErrorKind::BadOption, "{shape:?} {bad:?}");
@@ -48,7 +53,8 @@ pub async fn ttls_at_their_limits_work<H: Harness>(scene: &Scene<H>) {
         assert!(held.valid_until() < after + granted, "{ttl:?}: less than the ttl is trusted");
         drop(held);
     }
-    let longest = client.mutex("y").unwrap().ttl(MAX_TTL).unwrap().lock_delay(MAX_TTL).unwrap().max_hold(MAX_TTL).unwrap();
+    let delay = if client.abilities().delays { MAX_TTL } else { Duration::ZERO };
+    let longest = client.mutex("y").unwrap().ttl(MAX_TTL).unwrap().lock_delay(delay).unwrap().max_hold(MAX_TTL).unwrap();
     longest.lock().await.unwrap().release().await.unwrap();
     scene.leaves_nothing([client]).await;
 }

@@ -6,6 +6,7 @@ pub mod blocking;
 pub mod cancel;
 pub mod cell;
 pub mod closing;
+pub mod delays;
 pub mod durations;
 pub mod election;
 pub mod fair;
