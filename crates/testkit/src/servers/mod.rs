@@ -20,6 +20,7 @@
 //! Another kind of server is one file: what `redis` does with `Program` and `Server`.
 
 mod account;
+mod disk;
 pub mod mariadb;
 mod port;
 pub mod postgres;

@@ -1,8 +1,10 @@
-//! MariaDB: one server, and replicas that follow it and can be promoted.
+//! MariaDB: one server, replicas that follow it and can be promoted, and two that are one Galera cluster.
 
+mod galera;
 mod options;
 mod wire;
 
+pub use galera::Galera;
 pub use options::MariaDbOptions;
 pub use wire::Session;
 
@@ -15,10 +17,12 @@ use std::sync::OnceLock;
 use rustix::process::Signal;
 
 use super::account::Account;
+use super::disk::Disk;
 use super::process::{Program, Server, run_as};
 use super::skew::Skew;
 use super::template::Template;
 use super::{Certificates, ClientCertificate, Port, Step};
+use crate::LIMIT;
 
 /// One running MariaDB. Ends when dropped.
 ///
@@ -29,11 +33,14 @@ pub struct MariaDb {
     options: MariaDbOptions,
     certificates: Option<Certificates>,
     skew: Option<Skew>,
+    disk: Option<Disk>,
 }
 
 const USER: &str = "root";
 /// Made when the server is.
 const DATABASE: &str = "tenure";
+/// Who replicas say they are.
+const FOLLOWER: &str = "follower";
 const PACKAGE: &str = "mariadb-server";
 
 impl MariaDb {
@@ -55,6 +62,37 @@ impl MariaDb {
     pub fn shared() -> &'static Self {
         static SHARED: OnceLock<MariaDb> = OnceLock::new();
         SHARED.get_or_init(|| MariaDb::start(MariaDbOptions::new().max_connections(400)))
+    }
+
+    /// A server that follows this one, which must have been started with a [`binlog`](MariaDbOptions::binlog). It takes
+    /// writes from nobody but those who may write anywhere, as root may; see [`promote`](MariaDb::promote).
+    pub fn replica(&self) -> Self {
+        self.replica_through(self.address())
+    }
+
+    /// The same through an address, such as that of a proxy which can stall it.
+    pub fn replica_through(&self, address: SocketAddr) -> Self {
+        assert!(self.options.binlog, "only a server with a `binlog` can be followed");
+        let replica = Self::start(MariaDbOptions { disk: None, ..self.options.clone() }.set("read_only", "1"));
+        let (host, port, ssl) = (address.ip(), address.port(), u8::from(self.certificates.is_some()));
+        replica.sql(&format!(
+            "CHANGE MASTER TO master_host='{host}', master_port={port}, master_user='{FOLLOWER}', master_ssl={ssl}, \
+             master_use_gtid=slave_pos, master_connect_retry=1; START SLAVE"
+        ));
+        replica.catch_up_with(self);
+        replica
+    }
+
+    /// Makes a replica a server of its own, which takes writes.
+    pub fn promote(&self) {
+        self.sql("STOP SLAVE; RESET SLAVE ALL; SET GLOBAL read_only = 0");
+    }
+
+    /// Waits until this replica has all that the other one has committed by now.
+    pub fn catch_up_with(&self, other: &MariaDb) {
+        let there = &other.sql("SELECT @@gtid_binlog_pos")[0][0];
+        let waited = self.sql(&format!("SELECT MASTER_GTID_WAIT('{there}', {})", LIMIT.as_secs()));
+        assert_eq!(waited, [["0"]], "it does not catch up: {:?}", self.sql("SHOW SLAVE STATUS"));
     }
 
     /// Where it listens.
@@ -88,6 +126,16 @@ impl MariaDb {
     /// [`skewed`](MariaDbOptions::skewed).
     pub fn step_clock(&self, step: Step) {
         self.skew.as_ref().expect("started as `skewed`").step(step);
+    }
+
+    /// Leaves no byte free on its disk. Panics unless it was started with a small [`disk`](MariaDbOptions::disk).
+    pub fn fill_disk(&self) {
+        self.disk.as_ref().expect("started with `disk`").fill();
+    }
+
+    /// Takes back what [`fill_disk`](MariaDb::fill_disk) has taken.
+    pub fn free_disk(&self) {
+        self.disk.as_ref().expect("started with `disk`").free();
     }
 
     /// Ends it in an orderly way: everybody is disconnected, everything is written.
@@ -172,14 +220,19 @@ impl MariaDb {
         if let Some(pem) = &certificates {
             account.own(&pem.server_key);
         }
-        template().copy_to(&dir.path().join("data"));
+        let data = dir.path().join("data");
+        let disk = options.disk.map(|bytes| Disk::make(bytes, account, data.clone()));
+        template().copy_to(&disk.as_ref().map_or(data, Disk::root));
         let args = arguments(options, &port, certificates.as_ref(), dir.path());
         let env = skew.as_ref().map(Skew::env).unwrap_or_default();
         let socket = dir.path().join(SOCKET);
-        let program = Program { wrapper: account.wrapper(), name: "mariadbd", package: PACKAGE, args, env, dir };
+        let wrapper = disk.as_ref().map(Disk::wrapper).into_iter().flatten().chain(account.wrapper()).collect();
+        let program = Program { wrapper, name: "mariadbd", package: PACKAGE, args, env, dir };
         // The socket is in a directory that nobody else knows, and is made after the port was taken.
-        let server = Server::start(program, move |_| Session::open(&socket, USER, "mysql").is_ok())?;
-        let mariadb = MariaDb { server, port, options: options.clone(), certificates, skew };
+        let ask = if options.galera.is_some() { galera::IS_SYNCED } else { "SELECT 1" };
+        let answer = move || Session::open(&socket, USER, "mysql")?.sql(ask);
+        let server = Server::start(program, move |_| answer().is_ok_and(|answer| answer == [["1"]]))?;
+        let mariadb = MariaDb { server, port, options: options.clone(), certificates, skew, disk };
         mariadb.prepare().map_err(|error| error.to_string())?;
         Ok(mariadb)
     }
@@ -187,7 +240,13 @@ impl MariaDb {
     /// What a server must know that no argument can tell it.
     fn prepare(&self) -> io::Result<()> {
         let mut session = self.session_in("mysql")?;
+        // Not for replicas, which are prepared in the same way.
+        session.sql("SET sql_log_bin = 0")?;
         session.sql(&format!("CREATE DATABASE IF NOT EXISTS {DATABASE}"))?;
+        if self.options.binlog {
+            session
+                .sql(&format!("CREATE USER {FOLLOWER}@127.0.0.1; GRANT REPLICATION SLAVE ON *.* TO {FOLLOWER}@127.0.0.1"))?;
+        }
         if let Some(password) = &self.options.password {
             session.sql(&format!("ALTER USER root@127.0.0.1 IDENTIFIED BY '{password}'"))?;
         }
@@ -218,7 +277,11 @@ fn template() -> &'static Template {
 }
 
 fn arguments(options: &MariaDbOptions, port: &Port, certificates: Option<&Certificates>, dir: &Path) -> Vec<OsString> {
-    let mut arguments = vec!["--no-defaults".into()]; // must be the first
+    let mut arguments = vec!["--no-defaults".into()]; // this or another file must be the first
+    if let Some(cluster) = &options.galera {
+        galera::write_address(dir, cluster);
+        arguments = vec![argument("defaults-file", dir.join(galera::FILE).as_os_str())];
+    }
     let mut set = |name: &str, value: OsString| arguments.push(argument(name, &value));
     set("datadir", dir.join("data").into());
     set("tmpdir", dir.into());

@@ -12,6 +12,9 @@ pub struct MariaDbOptions {
     pub(super) tls: Option<ClientCertificate>,
     pub(super) skewed: bool,
     pub(super) binlog: bool,
+    pub(super) disk: Option<u64>,
+    /// The cluster's address.
+    pub(super) galera: Option<String>,
 }
 
 impl MariaDbOptions {
@@ -54,5 +57,12 @@ impl MariaDbOptions {
     /// With a binary log, so that replicas can follow it.
     pub fn binlog(self) -> Self {
         MariaDbOptions { binlog: true, ..self }
+    }
+
+    /// With its data on a disk of so many bytes, which the test can fill. A new server has 20 MB, and its log grows to
+    /// 96 MB unless `innodb_log_file_size` says another size; its replicas' disks are not small. Needs root, or
+    /// unprivileged user namespaces.
+    pub fn disk(self, bytes: u64) -> Self {
+        MariaDbOptions { disk: Some(bytes), ..self }
     }
 }

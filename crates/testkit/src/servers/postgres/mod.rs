@@ -18,6 +18,7 @@ use std::sync::OnceLock;
 use rustix::process::Signal;
 
 use super::account::Account;
+use super::disk::Disk;
 use super::process::{Program, Server, run_as};
 use super::skew::Skew;
 use super::template::Template;
@@ -33,6 +34,7 @@ pub struct Postgres {
     options: PostgresOptions,
     certificates: Option<Certificates>,
     skew: Option<Skew>,
+    disk: Option<Disk>,
 }
 
 /// The superuser, and the database that is always there.
@@ -112,6 +114,16 @@ impl Postgres {
         self.skew.as_ref().expect("started as `skewed`").step(step);
     }
 
+    /// Leaves no byte free on its disk. Panics unless it was started with a small [`disk`](PostgresOptions::disk).
+    pub fn fill_disk(&self) {
+        self.disk.as_ref().expect("started with `disk`").fill();
+    }
+
+    /// Takes back what [`fill_disk`](Postgres::fill_disk) has taken.
+    pub fn free_disk(&self) {
+        self.disk.as_ref().expect("started with `disk`").free();
+    }
+
     /// Ends it in an orderly way: everybody is disconnected, everything is written.
     pub fn stop(&self) {
         self.server.stop(Signal::INT);
@@ -186,7 +198,8 @@ impl Postgres {
     }
 
     fn replica_at(&self, conninfo: &str) -> Self {
-        let options = PostgresOptions { standby_of: Some(format!("{conninfo} user={USER}")), ..self.options.clone() };
+        let standby_of = Some(format!("{conninfo} user={USER}"));
+        let options = PostgresOptions { standby_of, disk: None, ..self.options.clone() };
         Self::start_from(options, |data| {
             run_as(account(), program("pg_basebackup"), PACKAGE, |backup| {
                 backup.args(["--no-sync", "--checkpoint=fast", "--wal-method=stream", "--username", USER]);
@@ -218,15 +231,18 @@ impl Postgres {
             account.own(&pem.server_key);
         }
         let data = dir.path().join("data");
-        make(&data);
-        std::fs::write(data.join("pg_hba.conf"), admission(options)).expect("the directory is ours");
+        let disk = options.disk.map(|bytes| Disk::make(bytes, account, data.clone()));
+        let seen = disk.as_ref().map_or(data.clone(), Disk::root);
+        make(&seen);
+        std::fs::write(seen.join("pg_hba.conf"), admission(options)).expect("the directory is ours");
         let settings = settings(options, &port, certificates.as_ref(), dir.path());
         let settings = settings.into_iter().flat_map(|setting| ["-c".into(), setting]);
-        let args = [OsString::from("-D"), data.clone().into()].into_iter().chain(settings).collect();
+        let args = [OsString::from("-D"), data.into()].into_iter().chain(settings).collect();
         let env = skew.as_ref().map(Skew::env).unwrap_or_default();
-        let program = Program { wrapper: account.wrapper(), name: program("postgres"), package: PACKAGE, args, env, dir };
-        let server = Server::start(program, move |pid| is_ready(&data, pid).unwrap_or(false))?;
-        let postgres = Postgres { server, port, options: options.clone(), certificates, skew };
+        let wrapper = disk.as_ref().map(Disk::wrapper).into_iter().flatten().chain(account.wrapper()).collect();
+        let program = Program { wrapper, name: program("postgres"), package: PACKAGE, args, env, dir };
+        let server = Server::start(program, move |pid| is_ready(&seen, pid).unwrap_or(false))?;
+        let postgres = Postgres { server, port, options: options.clone(), certificates, skew, disk };
         if let (Some(password), None) = (&options.password, &options.standby_of) {
             postgres.sql(&format!("ALTER USER {USER} PASSWORD '{password}'"));
         }

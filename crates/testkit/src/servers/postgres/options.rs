@@ -11,6 +11,7 @@ pub struct PostgresOptions {
     pub(super) settings: Vec<(String, String)>,
     pub(super) tls: Option<ClientCertificate>,
     pub(super) skewed: bool,
+    pub(super) disk: Option<u64>,
     pub(super) standby_of: Option<String>,
 }
 
@@ -50,5 +51,11 @@ impl PostgresOptions {
     /// With a wall clock that the test can set.
     pub fn skewed(self) -> Self {
         PostgresOptions { skewed: true, ..self }
+    }
+
+    /// With its data on a disk of so many bytes, which the test can fill. A new server has 40 MB; its replicas' disks are
+    /// not small. Needs root, or unprivileged user namespaces.
+    pub fn disk(self, bytes: u64) -> Self {
+        PostgresOptions { disk: Some(bytes), ..self }
     }
 }
