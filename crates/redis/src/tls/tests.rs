@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use tenure_core::StoreUrl;
+use tenure_core::{ErrorKind, StoreUrl};
 use tenure_testkit::servers::redis::{Redis, RedisOptions};
 
 use super::*;
@@ -110,7 +110,8 @@ fn a_file_that_is_no_good_is_named() {
     let papers = Papers::new();
     let with = |ca: &str, cert: &str, key: &str| {
         let path = |name: &str| (!name.is_empty()).then(|| papers.path(name));
-        let tls = Tls { ca: path(ca), cert: path(cert), key: path(key), server_name: None };
+        let mut tls = Tls::default();
+        (tls.ca, tls.cert, tls.key) = (path(ca), path(cert), path(key));
         read(&tls).map(drop)
     };
     with("ca.pem", "client.pem", "client.key").unwrap();
