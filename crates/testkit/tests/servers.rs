@@ -1,19 +1,17 @@
 //! The launchers do what they say: servers answer, forget or remember, stand still, and are gone when the test is.
 
-use std::io::{BufRead as _, BufReader};
-use std::path::Path;
-use std::process::{Command, Stdio};
+mod orphan;
 
+use std::process::{Command, Stdio};
 use std::time::Duration;
+
+use orphan::is_running;
 
 use tenure_testkit::servers::Step;
 use tenure_testkit::servers::redis::{
     ClientCertificate, Connection, Fsync, Redis, RedisCluster, RedisOptions, SentinelOptions, Sentinels, independent,
 };
 use tenure_testkit::{LIMIT, eventually};
-
-/// Makes the `orphan` test the process that is to be killed.
-const ORPHAN: &str = "TENURE_TEST_ORPHAN";
 
 #[tokio::test]
 async fn a_server_answers_and_ends_with_its_handle() {
@@ -36,8 +34,7 @@ async fn a_servers_children_end_with_it() {
         redis.command(&["SET", "key", "value"]);
         redis.command(&["BGSAVE"]);
         let (pid, dir) = (redis.pid(), redis.dir().to_owned());
-        let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
-        let saver = children.split_whitespace().next().expect("a child that saves").parse().unwrap();
+        let saver = orphan::children(pid)[0];
         assert!(is_running(saver));
         if with_a_kill {
             redis.kill();
@@ -49,41 +46,18 @@ async fn a_servers_children_end_with_it() {
     }
 }
 
-/// Nothing runs at the end of a process that is killed, so something outside must notice.
 #[tokio::test]
 async fn a_server_ends_with_the_test_that_was_killed() {
-    let mut orphan = Command::new(std::env::current_exe().unwrap())
-        .args(["orphan", "--exact", "--nocapture", "--test-threads=1"])
-        .env(ORPHAN, "yes")
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let said = BufReader::new(orphan.stdout.take().unwrap()).lines().map_while(Result::ok);
-    let line = said.filter_map(|line| Some(line.split_once("@server ")?.1.to_owned())).next().unwrap();
-    let (pid, dir) = line.split_once(' ').unwrap();
-    let pid = pid.parse().unwrap();
-    assert!(is_running(pid));
-    orphan.kill().unwrap();
-    orphan.wait().unwrap();
-    eventually("the server ends too", || !is_running(pid)).await;
-    eventually("and nothing is left of it", || !Path::new(dir).exists()).await;
+    orphan::leaves_nothing("orphaned").await;
 }
 
 #[test]
-fn orphan() {
-    if std::env::var_os(ORPHAN).is_none() {
-        return;
-    }
-    // Stopped, it can do nothing for itself, and the thread that started it is gone.
-    let redis = std::thread::spawn(|| Redis::start(RedisOptions::new())).join().unwrap();
-    redis.pause();
-    std::io::Write::write_all(
-        &mut std::io::stdout(),
-        format!("@server {} {}\n", redis.pid(), redis.dir().display()).as_bytes(),
-    )
-    .unwrap();
-    loop {
-        std::thread::park();
+fn orphaned() {
+    if orphan::is_one() {
+        // Stopped, it can do nothing for itself, and the thread that started it is gone.
+        let redis = std::thread::spawn(|| Redis::start(RedisOptions::new())).join().unwrap();
+        redis.pause();
+        orphan::live(redis.pid(), redis.dir());
     }
 }
 
@@ -294,10 +268,4 @@ fn a_stalled_replica_takes_over_without_the_last_writes() {
     master.restart();
     all.wait_until_well();
     assert_eq!(master.command(&["EXISTS", "late"]).int(), 0, "it has forgotten too");
-}
-
-/// A zombie runs no more.
-fn is_running(pid: u32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
 }
