@@ -24,7 +24,7 @@ use super::wait_until;
 pub(crate) struct Program {
     /// What runs before it and becomes it, as `setpriv` does for a server that refuses to be root.
     pub(crate) wrapper: Vec<OsString>,
-    /// The program, looked for in PATH unless it is a whole path.
+    /// The program, looked for in PATH unless it is a whole path: `/usr/sbin` is in root's PATH only.
     pub(crate) name: &'static str,
     /// The Debian package it comes in.
     pub(crate) package: &'static str,

@@ -227,7 +227,7 @@ impl MariaDb {
         let env = skew.as_ref().map(Skew::env).unwrap_or_default();
         let socket = dir.path().join(SOCKET);
         let wrapper = disk.as_ref().map(Disk::wrapper).into_iter().flatten().chain(account.wrapper()).collect();
-        let program = Program { wrapper, name: "mariadbd", package: PACKAGE, args, env, dir };
+        let program = Program { wrapper, name: "/usr/sbin/mariadbd", package: PACKAGE, args, env, dir };
         // The socket is in a directory that nobody else knows, and is made after the port was taken.
         let ask = if options.galera.is_some() { galera::IS_SYNCED } else { "SELECT 1" };
         let answer = move || Session::open(&socket, USER, "mysql")?.sql(ask);

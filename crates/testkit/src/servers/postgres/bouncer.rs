@@ -161,7 +161,7 @@ impl PgBouncer {
         let args = vec![file.into()];
         let (socket, log, address) = (socket_of(dir.path(), &port), dir.path().join(LOG), port.address());
         let wrapper = account().wrapper();
-        let program = Program { wrapper, name: "pgbouncer", package: "pgbouncer", args, env: vec![], dir };
+        let program = Program { wrapper, name: "/usr/sbin/pgbouncer", package: "pgbouncer", args, env: vec![], dir };
         // Without its port it would go on with its Unix socket alone.
         let listens = move |pid| {
             let listening = format!("[{pid}] LOG listening on {address}");

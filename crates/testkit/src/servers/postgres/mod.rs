@@ -39,7 +39,7 @@ pub struct Postgres {
 
 /// The superuser, and the database that is always there.
 const USER: &str = "postgres";
-const PACKAGE: &str = "postgresql-15";
+const PACKAGE: &str = "postgresql";
 
 impl Postgres {
     /// Starts one; returns when it answers.
