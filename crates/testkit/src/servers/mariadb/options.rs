@@ -18,12 +18,12 @@ pub struct MariaDbOptions {
 }
 
 impl MariaDbOptions {
-    /// `innodb_flush_log_at_trx_commit=2`, no password, and all else as MariaDB has it by itself.
+    /// `innodb_flush_log_at_trx_commit=2` and `innodb_flush_method=nosync`, no password, and all else as MariaDB has it by itself.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Waits for the disk at every commit, as in production: `innodb_flush_log_at_trx_commit=1`.
+    /// Waits for the disk at every commit, as in production: `innodb_flush_log_at_trx_commit=1`, and MariaDB's own way to flush.
     pub fn fsync(self) -> Self {
         MariaDbOptions { fsync: true, ..self }
     }
