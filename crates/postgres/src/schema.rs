@@ -1,0 +1,154 @@
+//! What is in the database: its tables, and the functions that are the lock algorithm.
+//!
+//! The SQL is in `sql/`, a file for each verb, with `{ticket}` where the ticket table's full name goes: schema and prefix were
+//! parsed into [`Layout`], so nothing that could end a quoted name gets there.
+
+use tenure_core::{Result, bad_value};
+
+/// The tables and functions that this version of the crate needs.
+pub(crate) const VERSION: i32 = 1;
+
+/// Everything, in the order in which it is made.
+const SQL: [&str; 10] = [
+    include_str!("sql/tables.sql"),
+    include_str!("sql/line.sql"),
+    include_str!("sql/ask.sql"),
+    include_str!("sql/end.sql"),
+    include_str!("sql/renew.sql"),
+    include_str!("sql/touch.sql"),
+    include_str!("sql/convert.sql"),
+    include_str!("sql/break.sql"),
+    include_str!("sql/view.sql"),
+    include_str!("sql/cell.sql"),
+];
+const TIDY: &str = include_str!("sql/tidy.sql");
+
+/// Where the tables are, and what their names begin with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Layout {
+    schema: String,
+    prefix: String,
+}
+
+impl Layout {
+    /// Parses both: a letter, then up to 30 of letters, digits and underscores, all in lower case.
+    pub(crate) fn new(schema: &str, prefix: &str) -> Result<Layout> {
+        for (parameter, text) in [("schema", schema), ("prefix", prefix)] {
+            let mut characters = text.chars();
+            let begins = characters.next().is_some_and(|c| c.is_ascii_lowercase());
+            let goes_on = characters.all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
+            if !begins || !goes_on || text.len() > 31 {
+                let known = "a letter, then at most 30 letters, digits and underscores, in lower case";
+                return Err(bad_value(parameter, text, known));
+            }
+        }
+        Ok(Layout { schema: schema.to_owned(), prefix: prefix.to_owned() })
+    }
+
+    pub(crate) fn schema(&self) -> &str {
+        &self.schema
+    }
+
+    pub(crate) fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    /// The full name of a table or function, quoted.
+    pub(crate) fn full(&self, what: &str) -> String {
+        format!("\"{}\".\"{}{what}\"", self.schema, self.prefix)
+    }
+
+    /// The channel that a client listens to.
+    pub(crate) fn channel(&self, client: u64) -> String {
+        format!("{}{client:016x}", self.prefix)
+    }
+
+    /// Puts the full names where `{table}` and `{function}` stand.
+    pub(crate) fn fill(&self, sql: &str) -> String {
+        let mut filled = String::with_capacity(sql.len() * 2);
+        let mut rest = sql;
+        while let Some((before, after)) = rest.split_once('{') {
+            filled.push_str(before);
+            let length = after.find(|c: char| !c.is_ascii_alphabetic() && c != '_').unwrap_or(after.len());
+            let (word, tail) = after.split_at(length);
+            match tail.strip_prefix('}') {
+                Some(tail) if !word.is_empty() => {
+                    match word {
+                        "SCHEMA" => filled.push_str(&self.schema),
+                        "PREFIX" => filled.push_str(&self.prefix),
+                        "VERSION" => filled.push_str(&VERSION.to_string()),
+                        word => filled.push_str(&self.full(word)),
+                    }
+                    rest = tail;
+                }
+                _ => {
+                    filled.push('{');
+                    rest = after;
+                }
+            }
+        }
+        filled + rest
+    }
+
+    /// The whole of it, for a database administrator to read and to apply; applying it again changes nothing.
+    pub(crate) fn ddl(&self) -> String {
+        let Layout { schema, prefix } = self;
+        let mut text = format!(
+            "-- The tables and functions of tenure, version {VERSION}, in the schema {schema:?} with the prefix {prefix:?}.\n\
+             -- Apply it in one transaction, as the owner of the schema; applying it again changes nothing.\n\
+             -- Whoever locks needs these rights and no others:\n\
+             --   {}\n\n",
+            self.grants("\"app\"").join("\n--   ")
+        );
+        // Asking for a schema that is there already would need the right to make one.
+        text += &format!(
+            "DO $$ BEGIN\n  IF to_regnamespace('{schema}') IS NULL THEN\n    CREATE SCHEMA \"{schema}\";\n  END IF;\nEND $$;\n\n"
+        );
+        for part in SQL.into_iter().chain([TIDY]) {
+            text += &self.fill(part);
+            text.push('\n');
+        }
+        text
+    }
+
+    /// What a user must be granted who locks and has not made the tables.
+    pub(crate) fn grants(&self, user: &str) -> Vec<String> {
+        let tables = TABLES.map(|table| self.full(table)).join(", ");
+        vec![
+            format!("GRANT USAGE ON SCHEMA \"{}\" TO {user};", self.schema),
+            format!("GRANT SELECT, INSERT, UPDATE, DELETE ON {tables} TO {user};"),
+        ]
+    }
+}
+
+/// All tables.
+pub(crate) const TABLES: [&str; 9] = ["name", "ticket", "client", "mail", "mark", "cell", "floor", "fence", "setup"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_filled_in_and_nothing_else() {
+        let layout = Layout::new("locks", "a_").unwrap();
+        let filled = layout.fill("SELECT '{}' FROM {ticket} WHERE x = '{1}' -- {PREFIX}{");
+        assert_eq!(filled, "SELECT '{}' FROM \"locks\".\"a_ticket\" WHERE x = '{1}' -- a_{");
+        assert!(!layout.ddl().contains("{name}"));
+    }
+
+    #[test]
+    fn what_could_end_a_quoted_name_is_refused() {
+        for bad in ["", "A", "1a", "a\"b", "a b", "ä", "a-b", "_a", &"a".repeat(32), "a;drop"] {
+            assert!(Layout::new("public", bad).is_err(), "{bad:?}");
+            assert!(Layout::new(bad, "tenure_").is_err(), "{bad:?}");
+        }
+        assert!(Layout::new(&"a".repeat(31), "a").is_ok());
+    }
+
+    #[test]
+    fn a_channel_has_the_length_that_postgresql_allows() {
+        let layout = Layout::new("public", &"a".repeat(31)).unwrap();
+        assert!(layout.channel(u64::MAX).len() < 63);
+        assert_eq!(Layout::new("public", "t_").unwrap().channel(0xab), "t_00000000000000ab");
+    }
+}

@@ -1,0 +1,102 @@
+-- What is in the database. All times are microseconds since 1970 by the server's own clock, all durations microseconds.
+--
+-- Each verb is one function, called alone, so it is one transaction. A verb that changes who holds or waits for a name first
+-- locks the name's row, reads the clock when it has it, and changes that row too, whatever it does: so it meets every other
+-- such verb there, at any isolation level. Only a renewal touches a ticket without its name: it waits for nobody.
+
+-- One row for each name in use; an idle one goes after a second.
+CREATE TABLE IF NOT EXISTS {name} (
+  name text COLLATE "C" PRIMARY KEY,
+  kind smallint NOT NULL DEFAULT 0,   -- 0 mutex, 1 fair mutex, 2 rw lock, 3 semaphore, 4 election
+  room bigint NOT NULL DEFAULT 0,     -- how much there is to take: a semaphore's permits
+  last bigint NOT NULL DEFAULT 0,     -- the last token given
+  number bigint NOT NULL DEFAULT 0,   -- the last number given to a ticket
+  taken bigint NOT NULL DEFAULT 0,    -- how much the holders take together
+  held integer NOT NULL DEFAULT 0,    -- how many hold, those included that are closing
+  line integer NOT NULL DEFAULT 0,    -- how many wait
+  oldest bigint NOT NULL DEFAULT 0,   -- no holder has a lower number
+  front bigint NOT NULL DEFAULT 0,    -- no waiter has a lower number
+  opens bigint NOT NULL DEFAULT 9223372036854775807, -- no hold ends by time before this
+  used bigint NOT NULL DEFAULT 0      -- when somebody last asked or let go
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000);
+
+-- One row for each claim that holds or waits.
+CREATE TABLE IF NOT EXISTS {ticket} (
+  id uuid PRIMARY KEY,                -- the claim's id: its owner's secret
+  name text COLLATE "C" NOT NULL,
+  seq bigint NOT NULL,                -- its place in the order of asking
+  waiting boolean NOT NULL,
+  closing boolean NOT NULL DEFAULT false, -- let go or broken, but the name stays closed until it expires
+  mode smallint NOT NULL,             -- 0 exclusive, 1 shared, 2 permits
+  take bigint NOT NULL,               -- of `room`; an exclusive claim takes all there is, a shared one a single part
+  room bigint NOT NULL,
+  client bigint NOT NULL,
+  ttl bigint NOT NULL,
+  handover_ttl bigint NOT NULL,       -- the ttl of a grant that is made while it waits
+  lock_delay bigint NOT NULL,         -- how long the name stays closed if this holder is lost
+  since bigint NOT NULL,              -- when it joined the line, or was let in
+  token bigint,
+  expires bigint,                     -- when the next one is let in if nothing more is heard, the lock-delay included
+  pid bigint NOT NULL,
+  host text NOT NULL,
+  note text NOT NULL,
+  asked_pid bigint,                   -- somebody asked it to let go: who, and why
+  asked_host text,
+  asked_reason text
+) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000);
+CREATE INDEX IF NOT EXISTS {PREFIX}ticket_line ON {ticket} (name, waiting, seq);
+CREATE INDEX IF NOT EXISTS {PREFIX}ticket_client ON {ticket} (client) WHERE waiting;
+
+-- One row for each client that waits: its waiters are alive while it is.
+CREATE TABLE IF NOT EXISTS {client} (
+  client bigint PRIMARY KEY,
+  alive bigint NOT NULL,              -- until then
+  listens boolean NOT NULL            -- whether it hears what is sent to its channel
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000);
+
+-- What others have to say to a client, until it comes for it.
+CREATE TABLE IF NOT EXISTS {mail} (
+  client bigint NOT NULL,
+  number bigint GENERATED ALWAYS AS IDENTITY,
+  says smallint NOT NULL,             -- 0: somebody asks you to let go of this claim; 1: it was ended by force
+  id uuid NOT NULL,
+  pid bigint,
+  host text,
+  reason text,
+  until bigint NOT NULL,              -- after this nobody comes for it any more
+  PRIMARY KEY (client, number)
+);
+
+-- Claims that were ended while a request for them may still be on its way.
+CREATE TABLE IF NOT EXISTS {mark} (
+  id uuid PRIMARY KEY,
+  until bigint NOT NULL
+);
+
+-- Cells: values with a version.
+CREATE TABLE IF NOT EXISTS {cell} (
+  name text COLLATE "C" PRIMARY KEY,
+  version bigint NOT NULL,
+  value bytea NOT NULL
+) WITH (fillfactor = 70);
+
+-- The highest token or version of what has been removed: whatever comes next is higher.
+CREATE TABLE IF NOT EXISTS {floor} (
+  one boolean PRIMARY KEY DEFAULT true CHECK (one),
+  value bigint NOT NULL
+) WITH (fillfactor = 10);
+INSERT INTO {floor} (value) VALUES (0) ON CONFLICT DO NOTHING;
+
+-- The highest token that a fenced write has shown, for each name.
+CREATE TABLE IF NOT EXISTS {fence} (
+  name text COLLATE "C" PRIMARY KEY,
+  token bigint NOT NULL
+) WITH (fillfactor = 50);
+
+-- Which tables these are, and how they are used; the first client decides on the liveness.
+CREATE TABLE IF NOT EXISTS {setup} (
+  one boolean PRIMARY KEY DEFAULT true CHECK (one),
+  version integer NOT NULL,
+  liveness text CHECK (liveness IN ('lease', 'session'))
+);
+INSERT INTO {setup} (version) VALUES ({VERSION}) ON CONFLICT (one) DO UPDATE SET version = {VERSION};
