@@ -1,13 +1,15 @@
 //! The optimistic lock: write only if nobody wrote since you read.
 
-use std::time::Duration;
-
+use crate::retry::Retries;
 use crate::{Client, Error, ErrorKind, LockName, Result};
 
 /// A value that is only written if nobody wrote it since it was read: no lock is held while you think.
 ///
 /// For short changes with few contenders it is cheaper than a lock, and nobody can hold it up. Versions rise and never
 /// start over, also when a cell is removed and made anew.
+///
+/// A value that lives in a table of your own is not a cell: give that table a version column, and use
+/// [`Retries`](crate::retry::Retries) around reading and writing it.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> tenure_core::Result<()> {
@@ -32,8 +34,6 @@ pub struct Cell {
 /// A cell's value, or `None` if it has none, and its version.
 pub type Versioned = (Option<Vec<u8>>, u64);
 
-/// How often [`Cell::update`] tries before it says that there are too many contenders.
-const TRIES: u32 = 64;
 /// The largest value, in bytes.
 const MAX_BYTES: usize = 64 * 1024;
 
@@ -69,22 +69,15 @@ impl Cell {
     /// # Cancel safety
     /// Dropped before it completes, the value may or may not have been changed: read again.
     pub async fn update(&self, mut change: impl FnMut(Option<&[u8]>) -> Option<Vec<u8>>) -> Result<Option<Versioned>> {
-        let mut pause = Duration::from_micros(50);
-        for _ in 0..TRIES {
+        let mut retries = Retries::within(self.client.environment());
+        loop {
             let (value, version) = self.get().await?;
             let Some(changed) = change(value.as_deref()) else { return Ok(None) };
             if let Some(version) = self.set_if(version, &changed).await? {
                 return Ok(Some((Some(changed), version)));
             }
-            let environment = self.client.environment();
-            environment.clock.pause(environment.between(Duration::ZERO, pause)).await;
-            pause = (pause * 2).min(Duration::from_millis(20));
+            retries.pause().await.map_err(|error| error.with_name(&self.name).with_store(self.client.describe()))?;
         }
-        let what = format!("{TRIES} times somebody else changed it between reading and writing");
-        Err(Error::new(ErrorKind::Unavailable, what)
-            .with_name(&self.name)
-            .with_store(self.client.describe())
-            .with_hint("With this many contenders a mutex is the better lock"))
     }
 
     async fn write(&self, version: u64, value: Option<&[u8]>) -> Result<Option<u64>> {

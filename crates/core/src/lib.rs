@@ -9,7 +9,8 @@
 //! - [`lease`]: the client's side of a store whose server keeps the line
 //! - [`record`]: the whole lock algorithm on one name, pure; [`admit()`]: its entry rule
 //! - `hold`, `kept`, `keeper`: what happens to a grant after it was given; [`Guard`]: what the caller sees of it
-//! - `client`: from an ask to a guard; `kinds`: the seven kinds, thin words over one ask; [`Cell`]: the optimistic lock
+//! - `client`: from an ask to a guard; `kinds`: the seven kinds, thin words over one ask; [`Cell`]: the optimistic lock;
+//!   [`retry`]: trying again, also for rows of your own
 //! - [`claim`], [`LockName`], [`Sequencer`], [`StoreUrl`], [`Address`], [`View`], [`Error`], [`clock`]: the words
 
 mod admit;
@@ -32,6 +33,7 @@ mod name;
 mod options;
 pub mod quorum;
 pub mod record;
+pub mod retry;
 mod sequencer;
 mod server;
 mod url;
