@@ -15,7 +15,7 @@ mod backend;
 mod batch;
 mod ear;
 mod tidy;
-mod tries;
+pub(crate) mod tries;
 mod wait;
 
 use std::collections::HashSet;
@@ -363,7 +363,7 @@ impl<D: Desk> Inner<D> {
 }
 
 /// The name is in use otherwise, in words.
-fn mismatch(claim: &Claim, kind: Kind, of: u32) -> Error {
+pub(crate) fn mismatch(claim: &Claim, kind: Kind, of: u32) -> Error {
     let (what, hint) = match claim.mode {
         Mode::Permits { of: asked, .. } if kind == claim.kind => (
             format!("the semaphore is in use with {of} permits, and was now asked for with {asked}"),

@@ -24,9 +24,12 @@ pub(crate) struct Tries {
 impl Tries {
     /// Tries for as long as an answer may take.
     pub(crate) fn of<D: Desk>(desk: &D) -> Self {
-        let limit = desk.limits().answer;
-        let deadline = Instant::now() + limit;
-        Tries { limit, deadline, pause: FIRST_PAUSE, store: desk.describe(), clean: true }
+        Tries::within(desk.limits().answer, desk.describe())
+    }
+
+    /// Tries for so long to reach this store.
+    pub(crate) fn within(limit: Duration, store: String) -> Self {
+        Tries { limit, deadline: Instant::now() + limit, pause: FIRST_PAUSE, store, clean: true }
     }
 
     /// One try. Without an answer in time nothing is known of it.

@@ -1,0 +1,245 @@
+//! Which claim is on which session.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::{Held, Session};
+use crate::{Ask, Claim, ClaimId, Instant, LockName, Mode, Token};
+
+/// A session, and what this client has on it. All but the session itself is only looked at under the book's mutex.
+pub(super) struct Seat<X> {
+    pub(super) session: Arc<X>,
+    pub(super) number: u64,
+    /// How long its server keeps it unheard.
+    pub(super) idle: Duration,
+    /// Whoever changes or shows a hold on it has this, from before the book says so until after the server has answered.
+    pub(super) pen: Arc<tokio::sync::Mutex<()>>,
+}
+
+/// What the book knows of a session.
+struct Place<X> {
+    seat: Arc<Seat<X>>,
+    /// Names that may be locked on it.
+    names: HashSet<LockName>,
+    /// It was opened for somebody who had to wait.
+    is_own: bool,
+    /// When it was last used.
+    used: Instant,
+    /// When it was last heard of.
+    heard: Instant,
+}
+
+/// What the book knows of a claim.
+pub(super) struct Entry<X> {
+    pub(super) claim: Claim,
+    pub(super) seat: Arc<Seat<X>>,
+    pub(super) stage: Stage,
+    pub(super) asked: Option<Ask>,
+    /// Room for its session, where it has one of its own.
+    _room: Option<OwnedSemaphorePermit>,
+}
+
+/// Where a claim stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// A request is under way, or was and has no answer: nobody knows what it has.
+    Unknown,
+    /// It waits in the server's line.
+    Waiting,
+    /// It holds.
+    Held {
+        token: Token,
+        mode: Mode,
+        since: Instant,
+        /// Let go by us if it was not renewed by then.
+        expires: Instant,
+        shown: Shown,
+    },
+    /// Its mode is being changed by whoever has its session's pen.
+    Changing,
+}
+
+/// Whether others see a hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Shown {
+    /// From then on they should.
+    At(Instant),
+    /// A request for that is under way, from whoever has its session's pen.
+    UnderWay,
+    /// They do.
+    Yes,
+}
+
+pub(super) struct Book<X> {
+    claims: HashMap<ClaimId, Entry<X>>,
+    places: Vec<Place<X>>,
+    next: u64,
+}
+
+impl<X> Default for Book<X> {
+    fn default() -> Self {
+        Book { claims: HashMap::new(), places: Vec::new(), next: 0 }
+    }
+}
+
+impl<X: Session> Book<X> {
+    /// A new session.
+    pub(super) fn open(&mut self, session: Arc<X>, idle: Duration, is_own: bool) -> Arc<Seat<X>> {
+        self.next += 1;
+        let seat = Arc::new(Seat { session, number: self.next, idle, pen: Arc::default() });
+        let now = Instant::now();
+        self.places.push(Place { seat: Arc::clone(&seat), names: HashSet::new(), is_own, used: now, heard: now });
+        seat
+    }
+
+    /// A session for a try: shared, or one that nobody waits on just now. It has nothing of this name.
+    pub(super) fn shared(&self, idle: Duration, name: &LockName) -> Option<Arc<Seat<X>>> {
+        let fits = |place: &&Place<X>| {
+            place.seat.idle == idle && place.seat.session.is_open() && !place.names.contains(name) && !place.is_own
+        };
+        self.places.iter().find(fits).map(|place| Arc::clone(&place.seat)).or_else(|| self.vacant(idle))
+    }
+
+    /// A session that was opened for somebody who had to wait, and has nothing.
+    pub(super) fn vacant(&self, idle: Duration) -> Option<Arc<Seat<X>>> {
+        let fits = |place: &&Place<X>| {
+            place.is_own && place.seat.idle == idle && place.names.is_empty() && place.seat.session.is_open()
+        };
+        self.places.iter().find(fits).map(|place| Arc::clone(&place.seat))
+    }
+
+    /// Whether there is a session that many share.
+    pub(super) fn has_shared(&self, idle: Duration) -> bool {
+        self.places.iter().any(|place| !place.is_own && place.seat.idle == idle && place.seat.session.is_open())
+    }
+
+    /// A claim of this client that certainly holds the name alone.
+    pub(super) fn holder(&self, name: &LockName) -> Option<&Entry<X>> {
+        if !self.places.iter().any(|place| place.names.contains(name)) {
+            return None;
+        }
+        let holds = |entry: &&Entry<X>| {
+            entry.claim.name == *name
+                && entry.seat.session.is_open()
+                && matches!(entry.stage, Stage::Held { mode: Mode::Exclusive, .. })
+        };
+        self.claims.values().find(holds)
+    }
+
+    /// A claim goes to a session.
+    pub(super) fn seat(&mut self, claim: &Claim, seat: &Arc<Seat<X>>, stage: Stage, room: Option<OwnedSemaphorePermit>) {
+        if let Some(place) = self.place(seat) {
+            place.names.insert(claim.name.clone());
+            place.used = Instant::now();
+        }
+        let entry = Entry { claim: claim.clone(), seat: Arc::clone(seat), stage, asked: None, _room: room };
+        self.claims.insert(claim.id, entry);
+    }
+
+    pub(super) fn entry(&mut self, id: ClaimId) -> Option<&mut Entry<X>> {
+        self.claims.get_mut(&id)
+    }
+
+    /// Nothing of the claim is left on its session.
+    pub(super) fn leave(&mut self, id: ClaimId) {
+        if let Some(entry) = self.claims.remove(&id)
+            && let Some(place) = self.place(&entry.seat)
+        {
+            place.names.remove(&entry.claim.name);
+            place.used = Instant::now();
+        }
+    }
+
+    /// A session is no more: which claims held on it.
+    pub(super) fn close(&mut self, number: u64) -> Vec<ClaimId> {
+        self.places.retain(|place| place.seat.number != number);
+        let gone = self.claims.extract_if(|_, entry| entry.seat.number == number);
+        gone.filter(|(_, entry)| matches!(entry.stage, Stage::Held { .. })).map(|(id, _)| id).collect()
+    }
+
+    /// An answer came on a session.
+    pub(super) fn heard(&mut self, seat: &Arc<Seat<X>>, sent: Instant) {
+        if let Some(place) = self.place(seat) {
+            place.heard = place.heard.max(sent);
+        }
+    }
+
+    /// Sessions with holds that others are to see by now.
+    pub(super) fn to_show(&self, now: Instant) -> Vec<Arc<Seat<X>>> {
+        let mut due: Vec<Arc<Seat<X>>> = Vec::new();
+        for entry in self.claims.values() {
+            if matches!(entry.stage, Stage::Held { shown: Shown::At(at), .. } if at <= now)
+                && due.iter().all(|seat| seat.number != entry.seat.number)
+            {
+                due.push(Arc::clone(&entry.seat));
+            }
+        }
+        due
+    }
+
+    /// What is to be shown of a session: from now on that is under way. For whoever has its pen.
+    pub(super) fn show(&mut self, seat: &Seat<X>, now: Instant) -> Vec<(Claim, Held)> {
+        let mut due = Vec::new();
+        for entry in self.claims.values_mut().filter(|entry| entry.seat.number == seat.number) {
+            if let Stage::Held { token, mode, since, shown: shown @ Shown::At(_), .. } = &mut entry.stage {
+                *shown = Shown::UnderWay;
+                due.push((entry.claim.clone(), Held { token: *token, mode: *mode, age: now.since(*since), shown: true }));
+            }
+        }
+        due
+    }
+
+    /// Holds that were not renewed in time.
+    pub(super) fn expired(&self, now: Instant) -> Vec<Claim> {
+        let is_over = |entry: &&Entry<X>| matches!(entry.stage, Stage::Held { expires, .. } if expires <= now);
+        self.claims.values().filter(is_over).map(|entry| entry.claim.clone()).collect()
+    }
+
+    /// Sessions that nobody has used for long, which leave the book; and those that must make themselves heard to live on.
+    pub(super) fn idle(&mut self, now: Instant, all: bool) -> (Vec<Arc<Seat<X>>>, Vec<Arc<Seat<X>>>) {
+        let (mut close, mut ping) = (Vec::new(), Vec::new());
+        self.places.retain(|place| {
+            let is_vacant = place.names.is_empty();
+            let kept_for = if place.is_own { KEPT_OWN } else { KEPT_SHARED };
+            if !place.seat.session.is_open() || (is_vacant && (place.used + kept_for <= now || (all && place.is_own))) {
+                close.push(Arc::clone(&place.seat));
+                return false;
+            }
+            if is_vacant && place.heard + place.seat.idle / 3 <= now {
+                ping.push(Arc::clone(&place.seat));
+            }
+            true
+        });
+        (close, ping)
+    }
+
+    /// When something is next to be done.
+    pub(super) fn next(&self) -> Instant {
+        let claims = self.claims.values().filter_map(|entry| match entry.stage {
+            Stage::Held { expires, shown: Shown::At(at), .. } => Some(at.min(expires)),
+            Stage::Held { expires, .. } => Some(expires),
+            _ => None,
+        });
+        let places = self.places.iter().filter(|place| place.names.is_empty()).map(|place| {
+            let kept_for = if place.is_own { KEPT_OWN } else { KEPT_SHARED };
+            (place.used + kept_for).min(place.heard + place.seat.idle / 3)
+        });
+        claims.chain(places).min().unwrap_or(Instant::NEVER)
+    }
+
+    /// All sessions.
+    pub(super) fn seats(&self) -> impl Iterator<Item = &Arc<Seat<X>>> {
+        self.places.iter().map(|place| &place.seat)
+    }
+
+    fn place(&mut self, seat: &Arc<Seat<X>>) -> Option<&mut Place<X>> {
+        self.places.iter_mut().find(|place| place.seat.number == seat.number)
+    }
+}
+
+/// How long a session is kept that nobody uses: one that many share, and one that somebody waited on.
+const KEPT_SHARED: Duration = Duration::from_secs(60);
+const KEPT_OWN: Duration = Duration::from_secs(2);

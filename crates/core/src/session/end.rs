@@ -1,0 +1,203 @@
+//! Letting go: of what is certainly held in one request; of what nobody knows by looking, and by closing where looking fails.
+//!
+//! Who can interleave: a claim's end with its own ask, whose caller has gone; with the heart that shows its hold; with a change
+//! of its mode. The ask cannot send anything any more, so that the end comes after it on its session. The other two have the
+//! session's pen, and the end waits for it. A server may grant at the very moment in which it gives up waiting, or is told to:
+//! so whatever was not answered with a plain "granted" is looked for and let go.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::timeout;
+
+use super::book::{Seat, Shown, Stage};
+use super::{Held, Inner, Notice, Server, Session};
+use crate::{Claim, ClaimId, Grant, Instant, Mode, Result, Token};
+
+/// How long a session that was told to stop waiting may take to say so, before it is told again: the first time may have come
+/// before it began to wait.
+const SAY_AGAIN: Duration = Duration::from_millis(100);
+/// How often.
+const TIMES: u32 = 20;
+
+impl<S: Server> Inner<S> {
+    /// Ends whatever a claim has.
+    ///
+    /// # Cancel safety
+    /// Dropped, nothing is known; call it again.
+    pub(super) async fn end(self: &Arc<Self>, claim: &Claim) -> Result<()> {
+        loop {
+            let (seat, stage) = {
+                let mut book = self.book();
+                let Some(entry) = book.entry(claim.id) else { return Ok(()) };
+                let (seat, stage) = (Arc::clone(&entry.seat), entry.stage);
+                if let Stage::Held { shown: Shown::At(_) | Shown::Yes, .. } = stage {
+                    entry.stage = Stage::Unknown; // from the request on
+                }
+                (seat, stage)
+            };
+            if !seat.session.is_open() {
+                self.is_over(seat.number);
+                return Ok(());
+            }
+            match stage {
+                Stage::Held { shown: Shown::UnderWay, .. } | Stage::Changing => drop(seat.pen.lock().await),
+                Stage::Held { token, mode, since, shown, .. } => {
+                    let age = Instant::now().since(since);
+                    let held = Held { token, mode, age, shown: shown == Shown::Yes };
+                    match timeout(self.server.limits().answer, seat.session.unlock(claim, held)).await {
+                        Ok(Ok(())) => {
+                            self.book().leave(claim.id);
+                            return Ok(());
+                        }
+                        Ok(Err(_)) => self.clear(claim, &seat).await,
+                        Err(_) => return Err(self.silent().error),
+                    }
+                }
+                Stage::Waiting => self.clear(claim, &seat).await,
+                Stage::Unknown => {
+                    let given_up = timeout(self.server.limits().answer, seat.session.give_up(claim)).await;
+                    match given_up {
+                        Ok(Ok(())) => self.book().leave(claim.id),
+                        Ok(Err(_)) => self.shut(&seat),
+                        Err(_) => return Err(self.silent().error),
+                    }
+                }
+            }
+        }
+    }
+
+    /// Nobody knows what a claim has on a session that answered, or that only waits for it: unlock, or close.
+    ///
+    /// # Cancel safety
+    /// Dropped, nothing is known; end the claim.
+    pub(super) async fn clear(self: &Arc<Self>, claim: &Claim, seat: &Arc<Seat<S::Session>>) {
+        let is_waiting = matches!(self.book().entry(claim.id), Some(entry) if entry.stage == Stage::Waiting);
+        for _ in 0..TIMES {
+            if !seat.session.is_open() || (is_waiting && self.server.interrupt(&seat.session).await.is_err()) {
+                break;
+            }
+            let limit = if is_waiting { SAY_AGAIN } else { self.server.limits().answer };
+            match timeout(limit, seat.session.give_up(claim)).await {
+                Ok(Ok(())) => return self.book().leave(claim.id),
+                Ok(Err(_)) | Err(_) if is_waiting => {} // it may have been interrupted itself
+                Ok(Err(_)) | Err(_) => break,
+            }
+        }
+        self.shut(seat);
+    }
+
+    /// Closes a session of which nobody knows the state, and with it all it has.
+    fn shut(self: &Arc<Self>, seat: &Seat<S::Session>) {
+        seat.session.close();
+        self.is_over(seat.number);
+    }
+
+    /// A session is no more: whatever was held on it is lost, now.
+    pub(super) fn is_over(self: &Arc<Self>, number: u64) {
+        let (lost, was_there) = {
+            let mut book = self.book();
+            let was_there = book.seats().any(|seat| seat.number == number);
+            (book.close(number), was_there)
+        };
+        lost.iter().for_each(|id| self.tell(|news| news.lost(*id)));
+        if was_there {
+            let inner = Arc::clone(self);
+            self.spawn(async move {
+                let _ = timeout(inner.server.limits().answer, inner.server.tidy()).await;
+            });
+        }
+    }
+
+    /// Changes the mode of a hold, as [`Record::convert`](crate::record::Record::convert) does.
+    ///
+    /// # Cancel safety
+    /// Dropped, the mode may be changed or not.
+    pub(super) async fn convert(self: &Arc<Self>, claim: &Claim, to: Mode, known: Token) -> Result<Option<Grant>> {
+        let Some(seat) = self.book().entry(claim.id).map(|entry| Arc::clone(&entry.seat)) else { return Ok(None) };
+        let pen = Arc::clone(&seat.pen).lock_owned().await;
+        let held = {
+            let mut book = self.book();
+            let Some(entry) = book.entry(claim.id) else { return Ok(None) };
+            let Stage::Held { token, mode, since, shown, .. } = entry.stage else { return Ok(None) };
+            if mode != to && token != known {
+                return Ok(None);
+            }
+            entry.stage = Stage::Changing;
+            Held { token, mode, age: Instant::now().since(since), shown: shown == Shown::Yes }
+        };
+        let (inner, claim) = (Arc::clone(self), claim.clone());
+        let changing = async move {
+            let _pen = pen;
+            inner.change(&claim, &seat, held, to, held.token == known).await
+        };
+        match self.home() {
+            Some(home) => home.spawn(changing).await.unwrap_or_else(|_| Err(self.silent().error)),
+            None => Err(self.silent().error),
+        }
+    }
+
+    /// For whoever has the pen: does it, and writes down what came of it.
+    async fn change(
+        self: Arc<Self>,
+        claim: &Claim,
+        seat: &Arc<Seat<S::Session>>,
+        held: Held,
+        to: Mode,
+        is_of_this_hold: bool,
+    ) -> Result<Option<Grant>> {
+        let since = Instant::now() - held.age;
+        let sent = Instant::now();
+        let changed = if is_of_this_hold && (held.mode != to || to == Mode::Exclusive) {
+            seat.session.convert(claim, held, to).await
+        } else {
+            seat.session.ping().await.map(|mail| {
+                self.deliver(mail);
+                Some(held.token) // the answer to the first time was lost
+            })
+        };
+        let stage = |token, mode, expires| {
+            let shown = if held.shown { Shown::Yes } else { Shown::At(sent) };
+            Stage::Held { token, mode, since, expires, shown }
+        };
+        let (stage, answer) = match changed {
+            Ok(Some(token)) => {
+                let grant = Grant { token, until: claim.window(sent) };
+                (stage(token, to, sent + claim.ttl), Ok(Some(grant)))
+            }
+            Ok(None) => (stage(held.token, held.mode, sent + claim.ttl), Ok(None)),
+            Err(failure) => {
+                // Nobody knows in which mode it is held: it may be less than its holder believes.
+                self.shut(seat);
+                return Err(failure.error);
+            }
+        };
+        if let Some(entry) = self.book().entry(claim.id) {
+            entry.stage = stage;
+        }
+        self.plan_for(sent);
+        answer
+    }
+
+    /// Hears what others had to say.
+    pub(super) fn deliver(self: &Arc<Self>, mail: Vec<(ClaimId, Notice)>) {
+        for (id, notice) in mail {
+            let mut book = self.book();
+            let Some(entry) = book.entry(id) else { continue };
+            match notice {
+                Notice::Asked(ask) => {
+                    entry.asked = Some(ask.clone());
+                    drop(book);
+                    self.tell(|news| news.asked(id, ask));
+                }
+                Notice::Broken => {
+                    let claim = entry.claim.clone();
+                    drop(book);
+                    self.tell(|news| news.lost(id));
+                    let inner = Arc::clone(self);
+                    self.spawn(async move { drop(inner.end(&claim).await) });
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! What must be done at its time: renewals when the keeper says so; by itself, showing holds to others, ending what was not
+//! renewed in time, tending idle sessions.
+//!
+//! Who can interleave: the heart is one task, on the keeper's runtime, so that it cannot live on where renewals have stopped. What
+//! it begins (an end, a request to show) may meet the claim's own release; see `end`.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::book::{Seat, Shown, Stage};
+use super::{Inner, Listener, Server, Session};
+use crate::{Claim, Clock, Error, ErrorKind, Instant, Renewal, Result};
+
+/// What cannot be done now is not tried again at once.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
+
+/// Tells the heart that there is mail.
+pub(super) struct Ring<S: Server>(pub(super) Weak<Inner<S>>);
+
+impl<S: Server> Listener for Ring<S> {
+    fn rung(&self) {
+        if let Some(inner) = self.0.upgrade() {
+            inner.mail.store(true, Ordering::Relaxed);
+            inner.bell.notify_one();
+        }
+    }
+
+    fn home(&self) -> Option<Handle> {
+        self.0.upgrade().and_then(|inner| inner.news.get().and_then(crate::News::runtime))
+    }
+}
+
+impl<S: Server> Inner<S> {
+    /// Renews a batch of holds with one ping for each of their sessions.
+    ///
+    /// # Cancel safety
+    /// Dropped, it has only not heard.
+    pub(super) async fn renew(self: &Arc<Self>, claims: &[Claim]) -> Vec<Result<Renewal>> {
+        let mut seats: Vec<Arc<Seat<S::Session>>> = Vec::new();
+        {
+            let mut book = self.book();
+            for claim in claims {
+                if let Some(entry) = book.entry(claim.id)
+                    && seats.iter().all(|seat| seat.number != entry.seat.number)
+                {
+                    seats.push(Arc::clone(&entry.seat));
+                }
+            }
+        }
+        // One that is stuck is not waited for by the others.
+        let limit = claims.iter().map(|claim| claim.ttl).min().unwrap_or_default() / 8;
+        let sent = Instant::now();
+        let mut heard: Vec<u64> = Vec::new();
+        if let [seat] = &seats[..] {
+            heard.extend(self.ping(seat, limit).await.then_some(seat.number));
+        } else {
+            let mut pings = JoinSet::new();
+            for seat in seats {
+                let inner = Arc::clone(self);
+                pings.spawn(async move { inner.ping(&seat, limit).await.then_some(seat.number) });
+            }
+            heard = pings.join_all().await.into_iter().flatten().collect();
+        }
+        let mut book = self.book();
+        let answer = |claim: &Claim| match book.entry(claim.id) {
+            Some(entry) if heard.contains(&entry.seat.number) => {
+                if let Stage::Held { expires, .. } = &mut entry.stage {
+                    *expires = (*expires).max(sent + claim.ttl);
+                }
+                Ok(Renewal::Held { until: claim.window(sent), asked: entry.asked.clone() })
+            }
+            Some(entry) if entry.seat.session.is_open() => {
+                Err(Error::new(ErrorKind::Unavailable, "its session did not answer in time").with_name(&claim.name))
+            }
+            _ => Ok(Renewal::Lost),
+        };
+        claims.iter().map(answer).collect()
+    }
+
+    /// Whether a session answers.
+    async fn ping(self: &Arc<Self>, seat: &Arc<Seat<S::Session>>, limit: Duration) -> bool {
+        let sent = Instant::now();
+        match timeout(limit, seat.session.ping()).await {
+            Ok(Ok(mail)) => {
+                self.book().heard(seat, sent);
+                self.deliver(mail);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Starts the heart, if it does not beat yet.
+    pub(super) fn start_heart(self: &Arc<Self>) {
+        if self.beats.load(Ordering::Relaxed) || self.beats.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let (weak, beats) = (Arc::downgrade(self), Lowered(Arc::clone(&self.beats)));
+        self.spawn(async move {
+            let _beats = beats; // wherever this ends, with its runtime or for want of one, the next claim starts another
+            loop {
+                let Some(inner) = weak.upgrade() else { return };
+                let next = inner.book().next();
+                inner.planned.store(next.as_nanos(), Ordering::Relaxed);
+                // What was planned for meanwhile was seen in the book, or rings.
+                let next = next.min(inner.book().next()).max(Instant::now() + SHORTEST_PAUSE);
+                let bell = Arc::clone(&inner.bell);
+                drop(inner);
+                tokio::select! {
+                    () = bell.notified() => {}
+                    () = Clock::Boot.sleep_until(next) => {}
+                }
+                let Some(inner) = weak.upgrade() else { return };
+                inner.beat().await;
+            }
+        });
+    }
+
+    /// Does what is due.
+    async fn beat(self: &Arc<Self>) {
+        let now = Instant::now();
+        if self.mail.swap(false, Ordering::Relaxed)
+            && let Ok(Ok(mail)) = timeout(self.server.limits().answer, self.server.mail()).await
+        {
+            self.deliver(mail);
+        }
+        for seat in self.book().to_show(now) {
+            // Not waited for: a session that is stuck must not hold up the others.
+            if let Ok(pen) = Arc::clone(&seat.pen).try_lock_owned() {
+                let inner = Arc::clone(self);
+                self.spawn(async move {
+                    let _pen = pen;
+                    inner.show(&seat).await;
+                });
+            }
+        }
+        for claim in self.book().expired(now) {
+            let inner = Arc::clone(self);
+            self.spawn(async move { drop(inner.end(&claim).await) });
+        }
+        let (close, ping) = self.book().idle(now, false);
+        for seat in close {
+            seat.session.close();
+        }
+        for seat in ping {
+            let (inner, limit) = (Arc::clone(self), self.server.limits().answer);
+            self.book().heard(&seat, now); // not again before its answer
+            self.spawn(async move {
+                inner.ping(&seat, limit).await;
+            });
+        }
+    }
+
+    /// For whoever has the pen: shows what is to be shown.
+    async fn show(&self, seat: &Seat<S::Session>) {
+        let due = self.book().show(seat, Instant::now());
+        if due.is_empty() {
+            return;
+        }
+        // If that fails, some may be seen or not: their end takes all away.
+        let _ = timeout(self.server.limits().answer, seat.session.show(&due)).await;
+        let mut book = self.book();
+        for (claim, _) in due {
+            if let Some(entry) = book.entry(claim.id)
+                && let Stage::Held { shown, .. } = &mut entry.stage
+            {
+                *shown = Shown::Yes;
+            }
+        }
+    }
+
+    /// The client is about to end: sessions that nobody needs, and what dead ones left, go now.
+    pub(super) async fn leave(self: &Arc<Self>) -> Result<()> {
+        let (close, _) = self.book().idle(Instant::now(), true);
+        close.iter().for_each(|seat| seat.session.close());
+        match timeout(self.server.limits().answer, self.server.tidy()).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(failure)) => Err(failure.error),
+            Err(_) => Err(self.silent().error),
+        }
+    }
+}
+
+/// A flag that says that somebody is at it; dropped, nobody is.
+struct Lowered(Arc<std::sync::atomic::AtomicBool>);
+
+impl Drop for Lowered {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
+}
