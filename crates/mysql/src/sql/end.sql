@@ -1,0 +1,70 @@
+-- end: ends a claim, whatever it was: a hold, a place in line, or nothing. A hold that is let go before its minimum is over keeps
+-- the name closed until then. With p_mark no request for the claim is granted for so long.
+--
+-- gives now, and done, or locked while somebody's own transaction has the name
+CREATE PROCEDURE {p}end(
+  IN p_alone BOOLEAN, IN p_name VARBINARY(512), IN p_id BINARY(16), IN p_min_hold BIGINT, IN p_mark BIGINT)
+  MODIFIES SQL DATA
+  SQL SECURITY INVOKER
+BEGIN
+  DECLARE v_kind TINYINT UNSIGNED;
+  DECLARE v_holds, v_waits, v_take INT UNSIGNED;
+  DECLARE v_last, v_taken, v_head, v_ends, v_now, v_opens, v_over BIGINT;
+  DECLARE v_waiting, v_closing TINYINT UNSIGNED;
+  DECLARE v_locked, v_changed BOOLEAN DEFAULT FALSE;
+  DECLARE v_says VARCHAR(8) CHARACTER SET ascii DEFAULT 'done';
+  DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
+
+  IF p_alone THEN START TRANSACTION; END IF;
+  -- Before the name is looked for: where there is none, the mark is all that an ask could meet.
+  IF p_mark > 0 THEN
+    SET v_now = {now};
+    INSERT INTO {p}mark (id, ends) VALUES (p_id, v_now + p_mark) ON DUPLICATE KEY UPDATE ends = GREATEST(ends, v_now + p_mark);
+  END IF;
+  SELECT kind, last, holds, waits, taken, head, ends INTO v_kind, v_last, v_holds, v_waits, v_taken, v_head, v_ends
+    FROM {p}name WHERE name = p_name FOR UPDATE SKIP LOCKED;
+  IF v_kind IS NULL THEN
+    CALL {p}reach(p_name, FALSE, v_locked);
+    IF NOT v_locked THEN
+      SELECT kind, last, holds, waits, taken, head, ends INTO v_kind, v_last, v_holds, v_waits, v_taken, v_head, v_ends
+        FROM {p}name WHERE name = p_name FOR UPDATE;
+    END IF;
+  END IF;
+  SET v_now = {now};
+
+  IF v_locked THEN
+    -- Whoever has the name has seen that nobody alive is there: what is over by time need not be ended.
+    IF EXISTS (SELECT 1 FROM {p}ticket WHERE id = p_id AND (waiting = 1 OR ends > v_now)) THEN
+      SET v_says = 'locked';
+    END IF;
+  ELSEIF v_holds = 1 AND v_waits = 0 AND p_min_hold = 0 THEN
+    DELETE FROM {p}ticket WHERE id = p_id AND closing = 0;
+    IF ROW_COUNT() > 0 THEN
+      UPDATE {p}name SET holds = 0, taken = 0, used = v_now WHERE name = p_name;
+      SET v_holds = 0;
+    END IF;
+  ELSEIF v_holds > 0 OR v_waits > 0 THEN
+    SELECT waiting, closing, take, since + p_min_hold, ends INTO v_waiting, v_closing, v_take, v_opens, v_over
+      FROM {p}ticket WHERE id = p_id FOR UPDATE;
+    IF v_waiting = 1 THEN
+      DELETE FROM {p}ticket WHERE id = p_id;
+      SET v_waits = v_waits - 1, v_changed = TRUE;
+    ELSEIF v_closing = 0 AND v_opens > v_now AND v_over > v_now THEN
+      UPDATE {p}ticket SET closing = 1, ends = v_opens, asked_reason = NULL, asked_host = NULL, asked_pid = NULL
+        WHERE id = p_id;
+      SET v_ends = LEAST(v_ends, v_opens), v_changed = TRUE;
+    ELSEIF v_closing = 0 THEN
+      DELETE FROM {p}ticket WHERE id = p_id;
+      SET v_holds = v_holds - 1, v_taken = v_taken - v_take, v_changed = TRUE;
+    END IF;
+  END IF;
+  IF v_holds > 0 OR v_waits > 0 THEN
+    CALL {p}sweep(p_name, v_now, v_last, v_holds, v_waits, v_taken, v_head, v_ends, v_changed);
+  END IF;
+  IF v_changed THEN
+    UPDATE {p}name SET last = v_last, holds = v_holds, waits = v_waits, taken = v_taken, head = v_head, ends = v_ends,
+      used = v_now WHERE name = p_name;
+  END IF;
+  IF p_alone THEN COMMIT; END IF;
+  SELECT v_now, v_says;
+END

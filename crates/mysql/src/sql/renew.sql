@@ -1,0 +1,37 @@
+-- renew: extends holds by their ttl. It waits for nobody: a hold that somebody else is at in this moment is left alone.
+--
+-- p_ids are the ids of claims, one after the other. Gives for each that somebody asked something of: its place, reason, host,
+-- pid; then now, and for each a letter: h held, l lost, u unknown
+CREATE PROCEDURE {p}renew(IN p_ids MEDIUMBLOB)
+  MODIFIES SQL DATA
+  SQL SECURITY INVOKER
+BEGIN
+  DECLARE v_place INT DEFAULT 0;
+  DECLARE v_id BINARY(16);
+  DECLARE v_now, v_ends, v_until BIGINT;
+  DECLARE v_asked BOOLEAN;
+  DECLARE v_says MEDIUMTEXT CHARACTER SET ascii DEFAULT '';
+  DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
+
+  START TRANSACTION;
+  SET v_now = {now};
+  WHILE v_place * 16 < LENGTH(p_ids) DO
+    SET v_id = SUBSTRING(p_ids, v_place * 16 + 1, 16), v_ends = NULL;
+    SELECT ends, v_now + ttl + delay, asked_reason IS NOT NULL INTO v_ends, v_until, v_asked
+      FROM {p}ticket WHERE id = v_id AND waiting = 0 AND closing = 0 FOR UPDATE SKIP LOCKED;
+    IF v_ends > v_now THEN
+      UPDATE {p}ticket SET ends = v_until WHERE id = v_id;
+      IF v_asked THEN
+        SELECT v_place, asked_reason, asked_host, asked_pid FROM {p}ticket WHERE id = v_id;
+      END IF;
+      SET v_says = CONCAT(v_says, 'h');
+    ELSEIF v_ends IS NULL AND EXISTS (SELECT 1 FROM {p}ticket WHERE id = v_id AND waiting = 0 AND closing = 0) THEN
+      SET v_says = CONCAT(v_says, 'u');
+    ELSE
+      SET v_says = CONCAT(v_says, 'l');
+    END IF;
+    SET v_place = v_place + 1;
+  END WHILE;
+  COMMIT;
+  SELECT v_now, v_says;
+END

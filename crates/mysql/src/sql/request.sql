@@ -1,0 +1,29 @@
+-- request: leaves a request with every holder to let go, and tells them. Gives now, and how many there were
+CREATE PROCEDURE {p}request(
+  IN p_name VARBINARY(512), IN p_reason VARBINARY(1024), IN p_host VARBINARY(1024), IN p_pid INT UNSIGNED)
+  MODIFIES SQL DATA
+  SQL SECURITY INVOKER
+BEGIN
+  DECLARE v_kind TINYINT UNSIGNED;
+  DECLARE v_now BIGINT;
+  DECLARE v_many INT DEFAULT 0;
+  DECLARE v_locked BOOLEAN;
+  DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
+
+  START TRANSACTION;
+  CALL {p}reach(p_name, FALSE, v_locked);
+  IF NOT v_locked THEN
+    SELECT kind INTO v_kind FROM {p}name WHERE name = p_name FOR UPDATE;
+  END IF;
+  SET v_now = {now};
+  IF v_kind IS NOT NULL THEN
+    SELECT COUNT(*) INTO v_many FROM {p}ticket WHERE name = p_name AND waiting = 0 AND closing = 0 FOR UPDATE;
+    INSERT INTO {p}mail (client, id, lost, reason, host, pid, sent)
+      SELECT client, id, 0, p_reason, p_host, p_pid, v_now
+        FROM {p}ticket WHERE name = p_name AND waiting = 0 AND closing = 0 ORDER BY seq;
+    UPDATE {p}ticket SET asked_reason = p_reason, asked_host = p_host, asked_pid = p_pid
+      WHERE name = p_name AND waiting = 0 AND closing = 0;
+  END IF;
+  COMMIT;
+  SELECT v_now, v_many;
+END
