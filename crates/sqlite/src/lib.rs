@@ -6,6 +6,7 @@
 //! - `backend`: the verbs; `transaction`: what they run in; `batch`: many of them in one
 //! - `ear`: waiting, and being woken by other processes; `death`: which processes are alive; `renew`: renewals
 //! - `store`: what a client's tasks and threads share; `tidy`: nothing is left
+//! - `in_transaction`: the lock that ends with the user's own commit; `fence`: writes that the database refuses when late
 //! - `codec`: records and messages as bytes; `error`: what SQLite's errors mean; `examine`: what `doctor` sees
 
 #![forbid(unsafe_code)]
@@ -21,6 +22,8 @@ mod death;
 mod ear;
 mod error;
 mod examine;
+mod fence;
+mod in_transaction;
 mod renew;
 mod schema;
 mod store;
@@ -29,3 +32,5 @@ mod transaction;
 
 pub use backend::{ABILITIES, Sqlite};
 pub use config::{PARAMETERS, SCHEMES, Settings, connect, default_path, open_default};
+pub use fence::{Fence, fence};
+pub use in_transaction::{Begin, InTransaction, attach, begin, in_transaction, is_conflict};

@@ -163,6 +163,21 @@ fn read_mark(connection: &Connection) -> rusqlite::Result<Mark> {
     )
 }
 
+/// Whether one of a connection's databases bears our mark; `schema` is its name, quoted.
+pub(crate) fn is_ours(connection: &Connection, schema: &str, path: &Path) -> Result<bool> {
+    let number = |what: &str| {
+        let number = connection.prepare_cached(&format!("PRAGMA {schema}.{what}"));
+        number
+            .and_then(|mut number| number.query_row([], |row| row.get(0)))
+            .map_err(|error| explained(error, path, "opening it"))
+    };
+    let application = number("application_id")?;
+    if application != APPLICATION_ID {
+        return Ok(false);
+    }
+    Mark { application, format: number("user_version")?, tables: 1 }.is_ours(path)
+}
+
 /// Makes the tables, unless somebody else did so meanwhile.
 fn create(connection: &mut Connection, path: &Path) -> Result<()> {
     let failed = |error| explained(error, path, "making its tables");
