@@ -1,3 +1,28 @@
-//! The PostgreSQL store.
+#![doc = include_str!("docs.md")]
+//!
+//! # Layout
+//!
+//! - `config`: settings and URLs; `connect`: from a URL to a backend, and the tables it needs
+//! - `schema`: what is in the database; `sql/`: the tables, and the algorithm as functions of the server, a file for each verb
+//! - `verbs`: each verb as a request and its answer; `desk`: each verb on the connection that is meant for it; all that a
+//!   client does around them is in [`tenure_core::lease`]
+//! - `link`: one connection; `ear`: being told
+//! - `error`: what PostgreSQL's errors mean; `examine`: what is found out about a server, at connecting and for `doctor`
 
 #![forbid(unsafe_code)]
+
+mod config;
+mod connect;
+mod desk;
+mod ear;
+#[cfg(test)]
+mod entry_rule;
+mod error;
+mod examine;
+mod link;
+mod schema;
+mod verbs;
+
+pub use config::{Liveness, PARAMETERS, SCHEMES, Settings};
+pub use connect::{connect, migrate, schema};
+pub use desk::ABILITIES;

@@ -2,7 +2,7 @@
 -- every verb that locks several, so that two such verbs never wait for each other.
 --
 -- Asking again with the id of a claim that is already there changes nothing, and answers how it stands.
--- `by`: when the request came later than this, it does nothing; null if it is good at any time.
+-- `good_until`: a request that comes later than this does nothing; null if it is good at any time.
 --
 -- Gives for each ask four numbers, the last the time at which it was handled:
 --   0 granted: token, what is left of its window     1 in line: 1 if at its head, when time alone may let somebody in or -1
@@ -11,7 +11,7 @@ CREATE OR REPLACE FUNCTION {ask}(
   me bigint, is_listening boolean, alive_for bigint,
   names text[], ids uuid[], kinds smallint[], modes smallint[], takes bigint[], rooms bigint[],
   ttls bigint[], handover_ttls bigint[], lock_delays bigint[], notes text[], hosts text[], pids bigint[],
-  queues boolean[], bys bigint[]
+  queues boolean[], good_untils bigint[]
 ) RETURNS bigint[] LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 DECLARE
   heard CONSTANT bigint := CASE WHEN true = ANY (queues) THEN me END;
@@ -26,8 +26,8 @@ DECLARE
   answer bigint[] := '{}';
 BEGIN
   FOR a IN
-    SELECT * FROM unnest(names, ids, kinds, modes, takes, rooms, ttls, handover_ttls, lock_delays, notes, hosts, pids, queues, bys)
-      AS u (name, id, kind, mode, take, room, ttl, handover_ttl, lock_delay, note, host, pid, queue, by)
+    SELECT * FROM unnest(names, ids, kinds, modes, takes, rooms, ttls, handover_ttls, lock_delays, notes, hosts, pids, queues, good_untils)
+      AS u (name, id, kind, mode, take, room, ttl, handover_ttl, lock_delay, note, host, pid, queue, good_until)
   LOOP
     IF NOT pg_try_advisory_xact_lock_shared({key}(a.name)) THEN
       answer := answer || ARRAY[3, 0, 0, {clock}()];
@@ -39,7 +39,7 @@ BEGIN
     END IF;
     was := n;
     now_us := {clock}();
-    IF a.by < now_us THEN
+    IF a.good_until < now_us THEN
       says := ARRAY[5, 0, 0];
     ELSE
       IF n.opens <= now_us OR n.line > 0 THEN

@@ -1,11 +1,11 @@
 -- view: who holds names and who waits for them, in order.
 CREATE OR REPLACE FUNCTION {view}(names text[])
 RETURNS TABLE (
-  name text, kind smallint, waiting boolean, closing boolean, id uuid, mode smallint, take bigint, room bigint,
+  at bigint, name text, kind smallint, waiting boolean, closing boolean, id uuid, mode smallint, take bigint, room bigint,
   token bigint, pid bigint, host text, note text, age bigint, expires_in bigint,
   asked_pid bigint, asked_host text, asked_reason text
 ) LANGUAGE sql STABLE ROWS 10 SET search_path = pg_catalog, pg_temp AS $$
-  SELECT n.name, n.kind, t.waiting, t.closing, t.id, t.mode, t.take, t.room,
+  SELECT now_us, n.name, n.kind, t.waiting, t.closing, t.id, t.mode, t.take, t.room,
          t.token, t.pid, t.host, t.note, greatest(now_us - t.since, 0), t.expires - now_us,
          t.asked_pid, t.asked_host, t.asked_reason
     FROM (SELECT {clock}() AS now_us OFFSET 0) AS clock

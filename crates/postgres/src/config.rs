@@ -1,0 +1,216 @@
+//! Settings, and the URLs they come from.
+
+use std::time::Duration;
+
+use tenure_core::{Address, Error, ErrorKind, Result, Secret, StoreUrl, Tls, bad_value};
+
+use crate::schema::Layout;
+
+/// The schemes of this store's URLs.
+pub const SCHEMES: &[&str] = &["postgres", "postgresql"];
+
+/// The parameters of its URLs.
+pub const PARAMETERS: &[&str] = &[
+    "schema",
+    "prefix",
+    "liveness",
+    "connect_limit",
+    "answer_limit",
+    "patience",
+    "strict",
+    "tls",
+    "ca",
+    "cert",
+    "key",
+    "server_name",
+];
+
+/// Where the database is, and how it is used. `Debug` shows no password.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Settings {
+    /// The servers, tried in turn until one is the primary.
+    pub servers: Vec<Address>,
+    /// The user; without one, that of this process.
+    pub user: Option<String>,
+    /// Its password.
+    pub password: Option<Secret>,
+    /// The database; without one, that with the user's name.
+    pub database: Option<String>,
+    /// Encryption.
+    pub tls: Option<Tls>,
+    /// The schema that the tables are in.
+    pub schema: String,
+    /// What the names of all tables and functions begin with. Programs with another prefix do not meet.
+    pub prefix: String,
+    /// What keeps a hold alive. A prefix is used in one way only.
+    pub liveness: Liveness,
+    /// How long making a connection may take.
+    pub connect_limit: Duration,
+    /// How long a request may go unanswered, a new connection included.
+    pub answer_limit: Duration,
+    /// How long whoever already waits in line puts up with a server that cannot be reached.
+    pub patience: Duration,
+    /// Refuse to connect where `doctor` would call something bad.
+    pub strict: bool,
+}
+
+/// What keeps a hold alive.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Liveness {
+    /// A row with a time to live, which is renewed. Works through every pooler.
+    #[default]
+    Lease,
+    /// A session of the server's, with its advisory locks.
+    Session,
+}
+
+impl Liveness {
+    /// As in URLs and in the table `setup`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Liveness::Lease => "lease",
+            Liveness::Session => "session",
+        }
+    }
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            servers: vec![Address::new("127.0.0.1", PORT)],
+            user: None,
+            password: None,
+            database: None,
+            tls: None,
+            schema: "public".to_owned(),
+            prefix: "tenure_".to_owned(),
+            liveness: Liveness::Lease,
+            connect_limit: Duration::from_secs(5),
+            answer_limit: Duration::from_secs(5),
+            patience: Duration::from_secs(30),
+            strict: false,
+        }
+    }
+}
+
+impl Settings {
+    /// Reads a URL.
+    pub fn from_url(url: &StoreUrl) -> Result<Settings> {
+        if !SCHEMES.contains(&url.scheme()) {
+            let what = format!("the PostgreSQL store has no scheme {:?}", url.scheme());
+            return Err(bad(what).with_hint(format!("It is one of {}", SCHEMES.join(", "))));
+        }
+        let mut encrypted = false;
+        url.allow_parameters(PARAMETERS)?;
+        url.read_yes_no("tls", &mut encrypted)?;
+        if !encrypted {
+            let plain: Vec<&str> = PARAMETERS.iter().copied().filter(|name| !Tls::PARAMETERS.contains(name)).collect();
+            url.allow_parameters(&plain).map_err(|error| {
+                let hint = "The files of TLS go with tls=yes only; without it nothing is encrypted";
+                if url_has_tls_files(url) { error.with_hint(hint) } else { error }
+            })?;
+        }
+        let mut settings = Settings { servers: Address::list(url, PORT)?, ..Settings::default() };
+        settings.user = url.user().map(str::to_owned);
+        settings.password = url.password().map(Secret::new);
+        settings.database = database(url)?;
+        settings.tls = if encrypted { Some(Tls::from_url(url)?) } else { None };
+        for (name, field) in [("schema", &mut settings.schema), ("prefix", &mut settings.prefix)] {
+            if let Some(text) = url.parameter(name) {
+                *field = text.to_owned();
+            }
+        }
+        settings.liveness = match url.parameter("liveness") {
+            None | Some("lease") => Liveness::Lease,
+            Some("session") => Liveness::Session,
+            Some(other) => return Err(bad_value("liveness", other, "lease or session")),
+        };
+        for (name, field) in [
+            ("connect_limit", &mut settings.connect_limit),
+            ("answer_limit", &mut settings.answer_limit),
+            ("patience", &mut settings.patience),
+        ] {
+            url.read_duration(name, field)?;
+        }
+        url.read_yes_no("strict", &mut settings.strict)?;
+        settings.check()?;
+        Ok(settings)
+    }
+
+    /// Whether the values are within their limits, wherever they come from.
+    pub(crate) fn check(&self) -> Result<Layout> {
+        for (name, value, least, most) in [
+            ("connect_limit", self.connect_limit, MILLISECOND, HOUR),
+            ("answer_limit", self.answer_limit, MILLISECOND, HOUR),
+            ("patience", self.patience, Duration::ZERO, 24 * HOUR),
+        ] {
+            if value < least || value > most {
+                return Err(bad_value(name, &format!("{value:?}"), &format!("from {least:?} to {most:?}")));
+            }
+        }
+        if let Some(tls) = &self.tls {
+            tls.check()?;
+            tenure_tls::check_name(tls)?;
+        }
+        if self.servers.is_empty() {
+            return Err(bad("there is no server to connect to"));
+        }
+        Layout::new(&self.schema, &self.prefix)
+    }
+
+    /// The store in words, as a URL without secrets.
+    pub(crate) fn describe(&self) -> String {
+        let hosts: Vec<String> = self.servers.iter().map(Address::to_string).collect();
+        let user = self.user.as_ref().map(|user| format!("{user}@")).unwrap_or_default();
+        let database = self.database.as_deref().unwrap_or_default();
+        format!("postgres://{user}{}/{database}", hosts.join(","))
+    }
+
+    /// How the driver reaches a server. Nothing is sent at startup that a pooler might not know.
+    pub(crate) fn driver(&self, address: &Address) -> tokio_postgres::Config {
+        let mut config = tokio_postgres::Config::new();
+        config.host(&address.host).port(address.port).application_name("tenure");
+        if let Some(user) = &self.user {
+            config.user(user);
+        }
+        if let Some(password) = &self.password {
+            config.password(password.reveal());
+        }
+        if let Some(database) = &self.database {
+            config.dbname(database);
+        }
+        // A peer that vanished without a word is found out by probes, and by what it does not acknowledge.
+        config.keepalives_idle(KEEPALIVE).keepalives_interval(KEEPALIVE).keepalives_retries(3);
+        config.tcp_user_timeout(self.answer_limit.max(KEEPALIVE * 2));
+        config.connect_timeout(self.connect_limit);
+        config
+    }
+}
+
+fn url_has_tls_files(url: &StoreUrl) -> bool {
+    Tls::PARAMETERS.iter().any(|name| url.parameter(name).is_some())
+}
+
+/// The database: the path without its slash. It is not shown: whoever mistypes a URL may have put a secret there.
+fn database(url: &StoreUrl) -> Result<Option<String>> {
+    let path = url.path().strip_prefix('/').unwrap_or(url.path());
+    if path.contains('/') || path.chars().any(char::is_control) {
+        return Err(bad("the path of a postgres: URL is the name of a database")
+            .with_hint("Such as /app. If a slash belongs to a password or a name, write it as %2F"));
+    }
+    Ok((!path.is_empty()).then(|| path.to_owned()))
+}
+
+fn bad(what: impl Into<String>) -> Error {
+    Error::new(ErrorKind::BadUrl, what)
+}
+
+const PORT: u16 = 5432;
+const MILLISECOND: Duration = Duration::from_millis(1);
+const HOUR: Duration = Duration::from_secs(3_600);
+const KEEPALIVE: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests;

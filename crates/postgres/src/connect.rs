@@ -1,0 +1,151 @@
+//! From a URL to a backend, and the tables that it needs.
+
+use std::sync::Arc;
+
+use tenure_core::lease::{Failure, Lease, Listener, Message};
+use tenure_core::{Backend, Error, ErrorKind, Instant, Result, StoreUrl};
+use tokio::runtime::Handle;
+
+use crate::config::{Liveness, Settings};
+use crate::desk::{PostgresDesk, Shared};
+use crate::examine::forbid_bad;
+use crate::link::{Link, Live};
+use crate::schema::{Layout, VERSION};
+
+/// Connects to the database that a URL names. Its tables are made if they are not there and the user may make them.
+///
+/// # Cancel safety
+/// Dropped before it completes, nothing is left but tables.
+pub async fn connect(url: &StoreUrl) -> Result<Arc<dyn Backend>> {
+    let settings = Settings::from_url(url)?;
+    match settings.liveness {
+        Liveness::Lease => lease(settings).await,
+        Liveness::Session => Err(Error::new(ErrorKind::Unsupported, "liveness=session is not there yet")
+            .with_store(settings.describe())
+            .with_hint("Use liveness=lease, which is the default")),
+    }
+}
+
+/// The whole definition of tables and functions, for a database administrator to read and apply.
+pub fn schema(settings: &Settings) -> Result<String> {
+    Ok(settings.check()?.ddl())
+}
+
+/// Makes the tables and functions, as whoever the URL names. Doing it again changes nothing.
+///
+/// # Cancel safety
+/// Dropped before it completes, all of it is done or nothing.
+pub async fn migrate(url: &StoreUrl) -> Result<()> {
+    let settings = Arc::new(Settings::from_url(url)?);
+    let layout = settings.check()?;
+    let nobody: Arc<dyn Listener> = Arc::new(Nobody);
+    let live = Link::new(&settings, &nobody, false).live().await?;
+    if let Some(found) = version(&live, &layout).await?.filter(|found| *found > VERSION) {
+        return Err(newer(found, &settings));
+    }
+    make(&live, &layout).await?;
+    Ok(())
+}
+
+async fn lease(settings: Settings) -> Result<Arc<dyn Backend>> {
+    let lease = Lease::new(PostgresDesk::new(settings)?);
+    prepare(lease.desk().shared()).await?;
+    Ok(Arc::new(lease))
+}
+
+/// Sees to it that the tables are there and are used as we use them.
+async fn prepare(shared: &Arc<Shared>) -> Result<()> {
+    let (settings, layout) = (&shared.settings, &shared.layout);
+    let live = shared.asks.live().await?;
+    match version(&live, layout).await? {
+        Some(found) if found == VERSION => {}
+        Some(found) if found > VERSION => return Err(newer(found, settings)),
+        found => make(&live, layout).await.map_err(|failure| absent(failure, found, settings, layout))?,
+    }
+    declare(&live, settings, layout).await?;
+    if settings.strict {
+        forbid_bad(&shared.examine().await?, settings).map_err(|refusal| refusal.0)?;
+    }
+    Ok(())
+}
+
+/// Which version of the tables is there.
+async fn version(live: &Live, layout: &Layout) -> std::result::Result<Option<i32>, Failure> {
+    if !live.server.has_tables {
+        return Ok(None);
+    }
+    let sql = layout.fill("SELECT version FROM {setup}");
+    let rows = live.read(&sql, "reading which version the tables have").await?;
+    Ok(rows.first().and_then(|row| row.try_get(0).ok()))
+}
+
+/// Makes what is missing. Two who do so at once come one after the other.
+async fn make(live: &Live, layout: &Layout) -> std::result::Result<(), Failure> {
+    // One message, so one transaction, without a word about what is there already.
+    let lock = layout.fill(
+        "SET LOCAL client_min_messages = warning;\n\
+         SELECT pg_advisory_xact_lock(hashtextextended('tenure {SCHEMA}.{PREFIX}', 1));\n",
+    );
+    live.batch(&(lock + &layout.ddl()), "making tenure's tables").await
+}
+
+/// Says that this prefix is used for leases, or finds that it is used otherwise.
+async fn declare(live: &Live, settings: &Settings, layout: &Layout) -> Result<()> {
+    let liveness = settings.liveness.as_str();
+    let found = async {
+        let rows = live.read(&layout.fill("SELECT coalesce(liveness, '') FROM {setup}"), "reading how it is used").await?;
+        Ok::<_, Failure>(rows.first().and_then(|row| row.try_get::<_, String>(0).ok()).unwrap_or_default())
+    };
+    if found.await? == liveness {
+        return Ok(());
+    }
+    let sql = layout.fill("UPDATE {setup} SET liveness = coalesce(liveness, 'LIVENESS') RETURNING liveness");
+    let rows = live.read(&sql.replace("LIVENESS", liveness), "saying how it is used").await?;
+    match rows.first().and_then(|row| row.try_get::<_, String>(0).ok()).as_deref() {
+        Some(used) if used == liveness => Ok(()),
+        used => {
+            let used = used.unwrap_or("another way");
+            let what = format!("the prefix {:?} is used with liveness={used} already", layout.prefix());
+            let hint = "Leases and sessions do not see each other: use the same everywhere, or another prefix=TEXT";
+            Err(Error::new(ErrorKind::Mismatch, what).with_store(settings.describe()).with_hint(hint))
+        }
+    }
+}
+
+/// The tables are not there, or old, and could not be made.
+fn absent(failure: Failure, found: Option<i32>, settings: &Settings, layout: &Layout) -> Error {
+    if failure.error.is_transient() {
+        return failure.error;
+    }
+    let what = match found {
+        None => format!("tenure's tables are not there ({}) and could not be made", layout.full("*").replace('"', "")),
+        Some(found) => format!("tenure's tables have version {found}, {VERSION} is needed, and could not be changed"),
+    };
+    let user = settings.user.as_deref().unwrap_or("USER");
+    let hint = format!(
+        "Run `tenure migrate --store URL` as a user who may make them, or have what `tenure schema --store URL` prints applied. \
+         Then grant this user: {} Or name a schema of this user's own: schema=NAME",
+        layout.grants(&format!("\"{user}\"")).join(" ")
+    );
+    Error::new(failure.error.kind(), what).with_store(settings.describe()).with_source(failure.error).with_hint(hint)
+}
+
+fn newer(found: i32, settings: &Settings) -> Error {
+    let what = format!("tenure's tables have version {found}, and this program knows {VERSION}");
+    Error::new(ErrorKind::Backend, what)
+        .with_store(settings.describe())
+        .with_hint("Use a newer tenure, or another prefix=TEXT")
+}
+
+/// Nobody listens while tables are made.
+struct Nobody;
+
+impl Listener for Nobody {
+    fn told(&self, _: Message) {}
+    fn listening(&self) {}
+    fn silenced(&self) {}
+    fn connected(&self, _: &str, _: Instant, _: u64) {}
+    fn home(&self) -> Option<Handle> {
+        None
+    }
+}

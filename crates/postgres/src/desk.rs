@@ -1,0 +1,297 @@
+//! The desk: each verb on the connection that is meant for it.
+//!
+//! A client has at most three: `asks` for asks and everything that is not urgent, `keep` for renewals and ends, which nothing else
+//! can hold up, and the ear, where it is told and its waiters are looked after.
+
+use std::sync::{Arc, OnceLock};
+
+use tenure_core::backend::{Abilities, BoxFuture, Fencing, Finding, Liveness, Reach, Waiting};
+use tenure_core::lease::{
+    ALIVE, Answer, Asked, Asking, Desk, Ended, Ending, Failure, Fate, Limits, Listener, Looked, QUIET, Renewed, Said,
+};
+use tenure_core::record::ClientKey;
+use tenure_core::{
+    Ask, Claim, ClaimId, Error, ErrorKind, Instant, Kind, LockName, MIN_TTL, Mode, Result, Token, Versioned, View,
+};
+use tokio::runtime::Handle;
+use tokio_postgres::Row;
+
+use crate::config::Settings;
+use crate::ear::Ear;
+use crate::link::{Link, Live};
+use crate::schema::Layout;
+use crate::verbs::{self, Garbled, Request, Verbs};
+
+/// What PostgreSQL does, by leases.
+pub const ABILITIES: Abilities = Abilities {
+    store: "postgres",
+    kinds: &Kind::ALL,
+    fencing: Fencing::DataOrClock,
+    waiting: Waiting::Notified,
+    liveness: Liveness::Lease,
+    reach: Reach::Network,
+    cells: true,
+    delays: true,
+    shortest_ttl: MIN_TTL,
+};
+
+/// A client's end of a database.
+pub(crate) struct PostgresDesk {
+    settings: Arc<Settings>,
+    layout: Layout,
+    me: ClientKey,
+    /// Made when it is known who listens, which is before anything else.
+    shared: OnceLock<Arc<Shared>>,
+}
+
+/// What a client's tasks share.
+pub(crate) struct Shared {
+    pub(crate) settings: Arc<Settings>,
+    pub(crate) layout: Layout,
+    pub(crate) verbs: Verbs,
+    pub(crate) me: ClientKey,
+    pub(crate) asks: Link,
+    keep: Link,
+    pub(crate) ear_link: Link,
+    pub(crate) ear: Ear,
+    listener: Arc<dyn Listener>,
+}
+
+impl Shared {
+    pub(crate) fn listener(&self) -> &dyn Listener {
+        &*self.listener
+    }
+
+    pub(crate) fn home(&self) -> Option<Handle> {
+        self.listener.home()
+    }
+
+    /// An answer that none of our functions gives.
+    pub(crate) fn garbled(&self, doing: &str) -> Failure {
+        let what = format!("the server's answer could not be read while {doing}");
+        let error = Error::new(ErrorKind::Backend, what)
+            .with_store(self.settings.describe())
+            .with_hint("Has somebody changed tenure's functions? `tenure migrate --store URL` makes them as they should be");
+        Failure { error, fate: Fate::Unknown, again: false }
+    }
+
+    /// One request on a connection, and what it says.
+    async fn on<T>(
+        &self,
+        live: &Live,
+        request: Request<'_>,
+        doing: &str,
+        parse: impl FnOnce(&[Row]) -> std::result::Result<T, Garbled>,
+    ) -> std::result::Result<T, Failure> {
+        let rows = live.send(&request, doing).await?;
+        parse(&rows).map_err(|Garbled| self.garbled(doing))
+    }
+
+    /// The same on the connection for whatever is not urgent.
+    async fn ask<T>(
+        &self,
+        request: Request<'_>,
+        doing: &str,
+        parse: impl FnOnce(&[Row]) -> std::result::Result<T, Garbled>,
+    ) -> std::result::Result<T, Failure> {
+        let live = self.asks.live().await?;
+        self.on(&live, request, doing, parse).await
+    }
+}
+
+impl PostgresDesk {
+    pub(crate) fn new(settings: Settings) -> Result<Self> {
+        let layout = settings.check()?;
+        let mut bytes = [0; 8];
+        getrandom::fill(&mut bytes)
+            .map_err(|error| Error::new(ErrorKind::Unavailable, "the kernel gave no random numbers").with_source(error))?;
+        let me = ClientKey::from_le_bytes(bytes);
+        Ok(PostgresDesk { settings: Arc::new(settings), layout, me, shared: OnceLock::new() })
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        self.shared.get().expect("whoever made the desk has attached a listener")
+    }
+}
+
+/// Gives a connection up unless what it carried was answered.
+struct UntilAnswered<'a>(Option<&'a Live>);
+
+impl Drop for UntilAnswered<'_> {
+    fn drop(&mut self) {
+        if let Some(live) = self.0 {
+            live.give_up_if_silent_since(Instant::NEVER);
+        }
+    }
+}
+
+impl Desk for PostgresDesk {
+    fn abilities(&self) -> Abilities {
+        ABILITIES
+    }
+
+    fn describe(&self) -> String {
+        self.settings.describe()
+    }
+
+    fn client(&self) -> ClientKey {
+        self.me
+    }
+
+    fn limits(&self) -> Limits {
+        Limits { answer: self.settings.answer_limit, patience: self.settings.patience }
+    }
+
+    fn attach(&self, listener: Arc<dyn Listener>) {
+        let link = |home| Link::new(&self.settings, &listener, home);
+        let shared = Shared {
+            settings: Arc::clone(&self.settings),
+            layout: self.layout.clone(),
+            verbs: Verbs::new(&self.layout),
+            me: self.me,
+            asks: link(false),
+            keep: link(true),
+            ear_link: link(true),
+            ear: Ear::default(),
+            listener,
+        };
+        let _ = self.shared.set(Arc::new(shared));
+    }
+
+    fn ask<'a>(&'a self, asks: &'a [Asking]) -> BoxFuture<'a, Answer<Vec<Asked>>> {
+        Box::pin(async move {
+            let shared = self.shared();
+            let request = shared.verbs.ask(self.me, shared.ear.listens(), ALIVE, asks);
+            let said = shared.ask(request, "asking for a lock", |rows| verbs::asked(rows, asks.len())).await?;
+            Ok(Said { now: said.now, value: said.value.into_iter().map(|(asked, _)| asked).collect() })
+        })
+    }
+
+    fn end<'a>(&'a self, ends: &'a [Ending]) -> BoxFuture<'a, Answer<Vec<Ended>>> {
+        Box::pin(async move {
+            let shared = self.shared();
+            let live = shared.keep.live().await?;
+            let request = shared.verbs.end(ends);
+            let said = shared.on(&live, request, "letting go of a lock", |rows| verbs::ended(rows, ends.len())).await?;
+            Ok(Said { now: said.now, value: said.value.into_iter().map(|(ended, _)| ended).collect() })
+        })
+    }
+
+    fn renew<'a>(&'a self, claims: &'a [Claim]) -> BoxFuture<'a, Answer<Vec<Renewed>>> {
+        Box::pin(async move {
+            let shared = self.shared();
+            let live = shared.keep.live().await?;
+            let mut guard = UntilAnswered(Some(&live));
+            let request = shared.verbs.renew(claims.iter().map(|claim| claim.id));
+            let answer = shared.on(&live, request, "renewing locks", |rows| verbs::renewed(rows, claims.len())).await;
+            guard.0 = None;
+            answer
+        })
+    }
+
+    fn touch<'a>(&'a self, beat: bool, waiters: &'a [(LockName, ClaimId)]) -> BoxFuture<'a, Answer<Looked>> {
+        Box::pin(async move {
+            let shared = self.shared();
+            let live = match shared.ear() {
+                Some(live) => live,
+                None => shared.asks.live().await?,
+            };
+            let ids = waiters.iter().map(|(_, id)| *id);
+            let request = shared.verbs.touch(self.me, beat, shared.ear.listens(), ALIVE, ids);
+            shared.on(&live, request, "looking after waiters", |rows| verbs::touched(rows, waiters.len())).await
+        })
+    }
+
+    fn convert<'a>(
+        &'a self,
+        claim: &'a Claim,
+        to: Mode,
+        token: Token,
+    ) -> BoxFuture<'a, Answer<Option<(Token, std::time::Duration)>>> {
+        Box::pin(async move {
+            let shared = self.shared();
+            let request = shared.verbs.convert(&claim.name, claim.id, to, token);
+            shared.ask(request, "converting a lock", verbs::converted).await
+        })
+    }
+
+    fn view<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Answer<View>> {
+        Box::pin(async move {
+            let shared = self.shared();
+            let Said { now, value } = shared.ask(shared.verbs.view(name), "looking at a lock", verbs::viewed).await?;
+            Ok(Said { now, value: value.into_iter().next().unwrap_or_else(|| View::free(name.clone())) })
+        })
+    }
+
+    fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a LockName>, limit: usize) -> BoxFuture<'a, Answer<Vec<View>>> {
+        Box::pin(async move {
+            let shared = self.shared();
+            shared.ask(shared.verbs.list(prefix, after, limit), "listing locks", verbs::viewed).await
+        })
+    }
+
+    fn request<'a>(&'a self, name: &'a LockName, ask: &'a Ask) -> BoxFuture<'a, Answer<usize>> {
+        Box::pin(async move {
+            let shared = self.shared();
+            shared.ask(shared.verbs.request(name, ask), "asking holders to let go", verbs::counted).await
+        })
+    }
+
+    fn break_holds<'a>(&'a self, name: &'a LockName, only: Option<Token>) -> BoxFuture<'a, Answer<usize>> {
+        Box::pin(async move {
+            let shared = self.shared();
+            shared.ask(shared.verbs.break_holds(name, only), "breaking a lock", verbs::counted).await
+        })
+    }
+
+    fn cell_get<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Answer<Versioned>> {
+        Box::pin(async move {
+            let shared = self.shared();
+            shared.ask(shared.verbs.cell_get(name), "reading a cell", verbs::cell).await
+        })
+    }
+
+    fn cell_set<'a>(
+        &'a self,
+        name: &'a LockName,
+        expected: u64,
+        value: Option<&'a [u8]>,
+    ) -> BoxFuture<'a, Answer<Option<u64>>> {
+        Box::pin(async move {
+            let shared = self.shared();
+            shared.ask(shared.verbs.cell_set(name, expected, value), "writing a cell", verbs::cell_written).await
+        })
+    }
+
+    fn tidy<'a>(&'a self, names: &'a [LockName]) -> BoxFuture<'a, Answer<()>> {
+        Box::pin(async move {
+            let shared = self.shared();
+            shared.ask(shared.verbs.tidy(names, QUIET), "tidying up", verbs::done).await
+        })
+    }
+
+    fn tidy_after<'a>(&'a self, after: Option<&'a LockName>, limit: usize) -> BoxFuture<'a, Answer<Option<LockName>>> {
+        Box::pin(async move {
+            let shared = self.shared();
+            shared.ask(shared.verbs.tidy_after(after, limit), "tidying up", verbs::tidied).await
+        })
+    }
+
+    fn leave<'a>(&'a self, names: &'a [LockName]) -> BoxFuture<'a, Answer<()>> {
+        Box::pin(async move {
+            let shared = self.shared();
+            shared.ask(shared.verbs.leave(self.me, names), "leaving", verbs::done).await
+        })
+    }
+
+    fn probe(&self) -> BoxFuture<'_, Answer<()>> {
+        Box::pin(async move {
+            let shared = self.shared();
+            shared.ask(shared.verbs.probe(self.me), "probing", |_| Ok(Said { now: 0, value: () })).await
+        })
+    }
+
+    fn examine(&self) -> BoxFuture<'_, Result<Vec<Finding>>> {
+        Box::pin(self.shared().examine())
+    }
+}

@@ -1,0 +1,163 @@
+//! The connection on which a client is told: one for all its waiters, whatever they wait for.
+//!
+//! It listens to the client's own channel. Whether what is sent there arrives is not believed but tried: a message to ourselves
+//! goes out on another connection, and only when it has come do the server's functions learn that we listen, and the
+//! engine that it is told. Behind a pooler that lends connections for a transaction it never comes; the engine then looks by
+//! itself. While that is not settled nothing else is sent on this connection: a pooler would deliver the message to
+//! whoever happens to be talking at that moment, and we would believe what is not so.
+//!
+//! Who can interleave: any task may find the ear missing and start making one, in the background; one at a time does. What the
+//! server says comes on the driver's task, in order.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+
+use crate::desk::Shared;
+use crate::link::{Live, Pushes};
+use crate::verbs;
+
+/// How long our message to ourselves may take.
+const PROOF_LIMIT: Duration = Duration::from_secs(1);
+
+/// Where the ear stands.
+#[derive(Default)]
+pub(crate) struct Ear {
+    /// Somebody is making it.
+    is_in_the_making: AtomicBool,
+    /// Messages arrive on it.
+    listens: Arc<AtomicBool>,
+}
+
+impl Ear {
+    /// Whether messages arrive.
+    pub(crate) fn listens(&self) -> bool {
+        self.listens.load(Ordering::Acquire)
+    }
+}
+
+impl Shared {
+    /// The ear's connection, if it is settled what it hears. Else one is made in the background.
+    pub(crate) fn ear(self: &Arc<Self>) -> Option<Arc<Live>> {
+        if self.ear.is_in_the_making.load(Ordering::Acquire) {
+            return None;
+        }
+        let open = self.ear_link.open();
+        if open.is_none() && !self.ear.is_in_the_making.swap(true, Ordering::AcqRel) {
+            let Some(runtime) = self.home().or_else(|| Handle::try_current().ok()) else {
+                self.ear.is_in_the_making.store(false, Ordering::Release);
+                return None;
+            };
+            let shared = Arc::downgrade(self);
+            let making = Making(Arc::downgrade(self));
+            runtime.spawn(async move {
+                let _making = making; // wherever it ends, with its runtime too, another one may be begun
+                Shared::make_ear(shared).await;
+            });
+        }
+        open
+    }
+
+    async fn make_ear(shared: Weak<Shared>) {
+        let Some(this) = shared.upgrade() else { return };
+        let (sender, proof) = oneshot::channel();
+        let nonce = format!("nonce {:016x}", this.me ^ tenure_core::Instant::now().as_nanos());
+        let pushes = Arc::new(Heard {
+            shared,
+            listens: Arc::clone(&this.ear.listens),
+            channel: this.layout.channel(this.me),
+            nonce: nonce.clone(),
+            proof: Mutex::new(Some(sender)),
+        });
+        let Ok(live) = this.ear_link.make(pushes).await else { return };
+        let channel = this.layout.channel(this.me);
+        if live.batch(&format!("LISTEN \"{channel}\""), "listening").await.is_err() {
+            return;
+        }
+        let told = async {
+            let asks = this.asks.live().await.ok()?;
+            asks.batch(&format!("NOTIFY \"{channel}\", '{nonce}'"), "trying whether messages arrive").await.ok()?;
+            proof.await.ok()
+        };
+        if !matches!(tokio::time::timeout(PROOF_LIMIT, told).await, Ok(Some(()))) {
+            // Nobody else should get what is sent to us: whoever has the pooler's connection next.
+            let _ = live.batch(&format!("UNLISTEN \"{channel}\""), "listening no more").await;
+            return;
+        }
+        // First the server's functions, then the engine: whoever is let in after this is told.
+        this.ear.listens.store(true, Ordering::Release);
+        if live.send(&this.verbs.hear(this.me), "listening").await.is_err() || !live.is_open() {
+            this.ear.listens.store(false, Ordering::Release);
+            return;
+        }
+        this.listener().listening();
+        if !live.is_open() {
+            this.silenced();
+        }
+    }
+
+    fn silenced(&self) {
+        if self.ear.listens.swap(false, Ordering::AcqRel) {
+            self.listener().silenced();
+        }
+    }
+
+    /// Fetches what others had to say.
+    async fn fetch_mail(self: Arc<Self>) {
+        let Some(live) = self.ear_link.open() else { return };
+        let request = self.verbs.touch(self.me, false, true, tenure_core::lease::ALIVE, std::iter::empty());
+        let Ok(rows) = live.send(&request, "fetching messages").await else { return };
+        if let Ok(said) = verbs::touched(&rows, 0) {
+            said.value.mail.into_iter().for_each(|message| self.listener().told(message));
+        }
+    }
+}
+
+/// Whatever came of it, nobody is making an ear any more.
+struct Making(Weak<Shared>);
+
+impl Drop for Making {
+    fn drop(&mut self) {
+        if let Some(shared) = self.0.upgrade() {
+            shared.ear.is_in_the_making.store(false, Ordering::Release);
+        }
+    }
+}
+
+/// What hears the connection.
+struct Heard {
+    shared: Weak<Shared>,
+    listens: Arc<AtomicBool>,
+    channel: String,
+    nonce: String,
+    proof: Mutex<Option<oneshot::Sender<()>>>,
+}
+
+impl Pushes for Heard {
+    fn said(&self, channel: &str, payload: &str) {
+        if channel != self.channel {
+            return; // a pooler's connection may have listened for somebody else before
+        }
+        if payload == self.nonce {
+            let proof = self.proof.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let _ = proof.map(|proof| proof.send(())); // whoever waited for it may have given up
+            return;
+        }
+        let Some(shared) = self.shared.upgrade() else { return };
+        match verbs::told(payload) {
+            Ok(Some(message)) => shared.listener().told(message),
+            Ok(None) => drop(tokio::spawn(shared.fetch_mail())),
+            Err(_) => {} // not one of ours
+        }
+    }
+
+    fn over(&self) {
+        match self.shared.upgrade() {
+            Some(shared) => shared.silenced(),
+            None => self.listens.store(false, Ordering::Release),
+        }
+    }
+}

@@ -1,0 +1,365 @@
+//! One connection to the primary: made when it is needed, watched while it is there, made anew when it is not.
+//!
+//! Asks run on the runtime of whoever happened to need the connection first: a request that hopped to a thread of our own and
+//! back would cost a good part of what the server does. The price is that the connection vanishes with that runtime, which its
+//! driver's end tells; or stands still, where the runtime has one thread and that is elsewhere: a connection that fell silent on
+//! such a runtime is made anew on the keeper's, and so are all that follow it. Renewals, ends and the ear live there from the start.
+//!
+//! Who can interleave: any number of tasks send through one [`Live`] at once; the server does one request after the other, each a
+//! transaction of its own. Only one task at a time connects; the others wait for it and share what it made. After a failed
+//! attempt the next one waits a while, longer each time and at random, so that a restarted server is not stormed.
+
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::ready;
+use std::time::Duration;
+
+use tenure_core::lease::{Failure, Listener};
+use tenure_core::{Address, Clock, Error, ErrorKind, Instant};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::runtime::{Handle, RuntimeFlavor};
+use tokio_postgres::{AsyncMessage, CancelToken, Client, Connection, NoTls, Row};
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+use crate::config::Settings;
+use crate::error::{After, explain, explain_connect, refused};
+use crate::examine::{self, Server};
+use crate::verbs::Request;
+
+/// How long a request may go unanswered before its connection is given up.
+const ANSWER_LIMIT: Duration = Duration::from_secs(2);
+
+/// What a connection says unasked, and that it is over. Called on the driver's task: it must not wait.
+pub(crate) trait Pushes: Send + Sync + 'static {
+    /// A notification on a channel.
+    fn said(&self, channel: &str, payload: &str);
+    /// The connection is gone.
+    fn over(&self);
+}
+
+/// A way to the primary, for one purpose.
+pub(crate) struct Link {
+    way: Way,
+    current: Mutex<Option<Arc<Live>>>,
+    connecting: tokio::sync::Mutex<Attempts>,
+}
+
+/// What it takes to make a connection, wherever that is done.
+#[derive(Clone)]
+struct Way {
+    settings: Arc<Settings>,
+    listener: Arc<dyn Listener>,
+    /// The next connection lives on the keeper's runtime, if there is one.
+    homeward: Arc<AtomicBool>,
+}
+
+/// What came of the last attempts to connect.
+struct Attempts {
+    failed: u32,
+    not_before: Instant,
+}
+
+impl Default for Attempts {
+    fn default() -> Self {
+        Attempts { failed: 0, not_before: Instant::from_nanos(0) }
+    }
+}
+
+/// A connection that was there when we last looked.
+pub(crate) struct Live {
+    client: Client,
+    settings: Arc<Settings>,
+    pub(crate) address: Address,
+    pub(crate) server: Server,
+    is_given_up: AtomicBool,
+    /// When the last answer came.
+    heard: AtomicU64,
+    /// To be set when it falls silent; `None` where its runtime cannot stand still.
+    homeward: Option<Arc<AtomicBool>>,
+}
+
+impl Link {
+    /// `home`: its connections live on the keeper's runtime from the start.
+    pub(crate) fn new(settings: &Arc<Settings>, listener: &Arc<dyn Listener>, home: bool) -> Self {
+        let (settings, listener) = (Arc::clone(settings), Arc::clone(listener));
+        let way = Way { settings, listener, homeward: Arc::new(AtomicBool::new(home)) };
+        Link { way, current: Mutex::default(), connecting: tokio::sync::Mutex::default() }
+    }
+
+    fn current(&self) -> MutexGuard<'_, Option<Arc<Live>>> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The connection, if there is one.
+    pub(crate) fn open(&self) -> Option<Arc<Live>> {
+        self.current().as_ref().filter(|live| live.is_open()).map(Arc::clone)
+    }
+
+    /// The connection, made now if need be. Boxed where it is made: every request carries the room for this future.
+    ///
+    /// # Cancel safety
+    /// Dropped, a half-made connection is closed.
+    pub(crate) async fn live(&self) -> Result<Arc<Live>, Failure> {
+        match self.open() {
+            Some(live) => Ok(live),
+            None => Box::pin(self.make(Arc::new(Deaf))).await,
+        }
+    }
+
+    /// The same, with somebody who hears what it says.
+    ///
+    /// # Cancel safety
+    /// Dropped, a half-made connection is closed.
+    pub(crate) async fn make(&self, pushes: Arc<dyn Pushes>) -> Result<Arc<Live>, Failure> {
+        let mut attempts = self.connecting.lock().await;
+        if let Some(live) = self.open() {
+            return Ok(live); // somebody was faster
+        }
+        Clock::Boot.sleep_until(attempts.not_before).await;
+        let home = self.way.listener.home().filter(|_| self.way.homeward.load(Ordering::Relaxed));
+        let made = match home {
+            None => self.way.connect(pushes).await,
+            Some(home) => {
+                let way = self.way.clone();
+                home.spawn(async move { way.connect(pushes).await }).await.unwrap_or_else(|_| Err(self.way.ended()))
+            }
+        };
+        match made {
+            Ok((live, sent)) => {
+                *attempts = Attempts::default();
+                *self.current() = Some(Arc::clone(&live));
+                self.way.listener.connected(&live.server.run, sent, live.server.now);
+                Ok(live)
+            }
+            Err(failure) => {
+                attempts.failed += 1;
+                attempts.not_before = Instant::now() + pause_after(attempts.failed);
+                Err(failure)
+            }
+        }
+    }
+}
+
+impl Way {
+    /// Tries the servers in turn until one is the primary.
+    async fn connect(&self, pushes: Arc<dyn Pushes>) -> Result<(Arc<Live>, Instant), Failure> {
+        let mut failed: Option<Failure> = None;
+        for address in &self.settings.servers {
+            let limit = self.settings.connect_limit;
+            let attempt = tokio::time::timeout(limit, self.connect_to(address, Arc::clone(&pushes))).await;
+            match attempt.unwrap_or_else(|_| Err(self.slow(address))) {
+                Ok(made) => return Ok(made),
+                // What somebody must act on is told rather than that a standby is one.
+                Err(failure) => match &failed {
+                    Some(known) if !known.again || failure.again => {}
+                    _ => failed = Some(failure),
+                },
+            }
+        }
+        Err(failed.unwrap_or_else(|| self.ended()))
+    }
+
+    async fn connect_to(&self, address: &Address, pushes: Arc<dyn Pushes>) -> Result<(Arc<Live>, Instant), Failure> {
+        let failed = |error| explain_connect(error, address, &self.settings);
+        let mut config = self.settings.driver(address);
+        let client = match &self.settings.tls {
+            None => {
+                config.ssl_mode(tokio_postgres::config::SslMode::Disable);
+                let (client, connection) = config.connect(NoTls).await.map_err(failed)?;
+                tokio::spawn(drive(connection, pushes));
+                client
+            }
+            Some(tls) => {
+                config.ssl_mode(tokio_postgres::config::SslMode::Require);
+                let rustls = MakeRustlsConnect::new((*tenure_tls::client_config(tls).map_err(refused)?).clone());
+                if let Some(name) = &tls.server_name {
+                    // The certificate is checked against this name, and the address is looked up here.
+                    let ip = lookup(address).await.map_err(|error| refused(self.no_such_host(address, error)))?;
+                    config = self.settings.driver(&Address::new(name.clone(), address.port));
+                    config.ssl_mode(tokio_postgres::config::SslMode::Require).hostaddr(ip);
+                }
+                let (client, connection) = config.connect(rustls).await.map_err(failed)?;
+                tokio::spawn(drive(connection, pushes));
+                client
+            }
+        };
+        let sent = Instant::now();
+        let server = examine::look(&client, &self.settings).await.map_err(failed)?;
+        examine::require(&server, address, &self.settings).map_err(refused)?;
+        let may_stand_still = Handle::current().runtime_flavor() == RuntimeFlavor::CurrentThread;
+        let live = Live {
+            client,
+            settings: Arc::clone(&self.settings),
+            address: address.clone(),
+            server,
+            is_given_up: AtomicBool::new(false),
+            heard: AtomicU64::new(Instant::now().as_nanos()),
+            homeward: may_stand_still.then(|| Arc::clone(&self.homeward)),
+        };
+        Ok((Arc::new(live), sent))
+    }
+
+    fn slow(&self, address: &Address) -> Failure {
+        refused(
+            Error::new(
+                ErrorKind::Unavailable,
+                format!("{address} did not let us in within {:?}", self.settings.connect_limit),
+            )
+            .with_store(self.settings.describe())
+            .with_hint("Is it reachable from here, and is nothing keeping it busy? A pooler may have no connection free"),
+        )
+    }
+
+    fn no_such_host(&self, address: &Address, error: std::io::Error) -> Error {
+        Error::new(ErrorKind::Unavailable, format!("the address of {address} could not be looked up"))
+            .with_store(self.settings.describe())
+            .with_source(error)
+            .with_hint("Is the host right, and does its name exist here?")
+    }
+
+    fn ended(&self) -> Failure {
+        let what = "the runtime that was to carry the connection has ended";
+        refused(Error::new(ErrorKind::Unavailable, what).with_store(self.settings.describe()))
+    }
+}
+
+impl Live {
+    pub(crate) fn is_open(&self) -> bool {
+        !self.is_given_up.load(Ordering::Acquire) && !self.client.is_closed()
+    }
+
+    /// Uses it no more: what was sent through it may or may not be executed.
+    pub(crate) fn give_up(&self) {
+        if !self.is_given_up.swap(true, Ordering::AcqRel) && !self.client.is_closed() {
+            // Whatever it is stuck in must not pile up in the server while we come again on new connections.
+            let (token, settings) = (self.client.cancel_token(), Arc::clone(&self.settings));
+            if let Ok(runtime) = Handle::try_current() {
+                runtime.spawn(async move { tokio::time::timeout(ANSWER_LIMIT, cancel(token, &settings)).await });
+            }
+        }
+    }
+
+    /// Gives it up if nothing at all was heard since then: a connection that answered somebody else is not stuck.
+    pub(crate) fn give_up_if_silent_since(&self, sent: Instant) {
+        if self.heard.load(Ordering::Relaxed) < sent.as_nanos() {
+            self.give_up();
+            if let Some(homeward) = &self.homeward {
+                homeward.store(true, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Sends one request; `doing` is for the error.
+    ///
+    /// # Cancel safety
+    /// Dropped, the request may or may not be executed.
+    pub(crate) async fn send(&self, request: &Request<'_>, doing: &str) -> Result<Vec<Row>, Failure> {
+        let sent = Instant::now();
+        match tokio::time::timeout(ANSWER_LIMIT, self.client.query_typed(request.sql, &request.params())).await {
+            Ok(Ok(rows)) => {
+                self.heard.store(Instant::now().as_nanos(), Ordering::Relaxed);
+                Ok(rows)
+            }
+            Ok(Err(error)) => {
+                self.heard.store(Instant::now().as_nanos(), Ordering::Relaxed);
+                let (failure, after) = explain(error, Some(&self.address), &self.settings, doing);
+                if after == After::Over {
+                    self.is_given_up.store(true, Ordering::Release);
+                }
+                Err(failure)
+            }
+            Err(_) => {
+                self.give_up_if_silent_since(sent);
+                let error = Error::new(ErrorKind::Unavailable, format!("no answer within {ANSWER_LIMIT:?} while {doing}"))
+                    .with_store(self.settings.describe())
+                    .with_hint("Is the server reachable, and is nobody altering or vacuuming tenure's tables?");
+                Err(Failure { error, fate: tenure_core::lease::Fate::Unknown, again: true })
+            }
+        }
+    }
+
+    /// Runs statements, all in one transaction.
+    ///
+    /// # Cancel safety
+    /// Dropped, they may or may not be executed.
+    pub(crate) async fn batch(&self, sql: &str, doing: &str) -> Result<(), Failure> {
+        let done = self.client.batch_execute(sql).await;
+        done.map_err(|error| explain(error, Some(&self.address), &self.settings, doing).0)
+    }
+
+    /// Runs one statement without parameters, for what is looked up once.
+    ///
+    /// # Cancel safety
+    /// It only reads.
+    pub(crate) async fn read(&self, sql: &str, doing: &str) -> Result<Vec<Row>, Failure> {
+        let rows = tokio::time::timeout(self.settings.answer_limit, self.client.query_typed(sql, &[])).await;
+        match rows {
+            Ok(rows) => rows.map_err(|error| explain(error, Some(&self.address), &self.settings, doing).0),
+            Err(_) => Err(refused(
+                Error::new(ErrorKind::Unavailable, format!("no answer in time while {doing}"))
+                    .with_store(self.settings.describe()),
+            )),
+        }
+    }
+}
+
+/// Drives a connection until its end, and passes on what the server says unasked.
+async fn drive<S, T>(mut connection: Connection<S, T>, pushes: Arc<dyn Pushes>)
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+    T: AsyncRead + AsyncWrite + Unpin,
+{
+    let _over = Over(Arc::clone(&pushes)); // however it ends, also with its runtime
+    poll_fn(|cx| {
+        loop {
+            match ready!(connection.poll_message(cx)) {
+                Some(Ok(AsyncMessage::Notification(said))) => pushes.said(said.channel(), said.payload()),
+                Some(Ok(_)) => {}
+                Some(Err(_)) | None => return std::task::Poll::Ready(()), // each request has its own error
+            }
+        }
+    })
+    .await;
+}
+
+struct Over(Arc<dyn Pushes>);
+
+impl Drop for Over {
+    fn drop(&mut self) {
+        self.0.over();
+    }
+}
+
+/// For a connection that nobody listens to.
+struct Deaf;
+
+impl Pushes for Deaf {
+    fn said(&self, _: &str, _: &str) {}
+    fn over(&self) {}
+}
+
+async fn cancel(token: CancelToken, settings: &Settings) {
+    // Whether it came too late or not at all is all the same here.
+    match &settings.tls {
+        None => drop(token.cancel_query(NoTls).await),
+        Some(tls) => {
+            if let Ok(config) = tenure_tls::client_config(tls) {
+                drop(token.cancel_query(MakeRustlsConnect::new((*config).clone())).await);
+            }
+        }
+    }
+}
+
+async fn lookup(address: &Address) -> std::io::Result<std::net::IpAddr> {
+    let mut found = tokio::net::lookup_host((address.host.as_str(), address.port)).await?;
+    found.next().map(|found| found.ip()).ok_or_else(|| std::io::ErrorKind::NotFound.into())
+}
+
+/// A random while, growing with every failure: up to 10 ms after the first, never more than a second.
+fn pause_after(failures: u32) -> Duration {
+    let longest = Duration::from_millis(10).saturating_mul(1 << failures.min(7)).min(Duration::from_secs(1));
+    let mut bytes = [0; 4];
+    getrandom::fill(&mut bytes).expect("the kernel has random numbers");
+    longest.mul_f64(f64::from(u32::from_le_bytes(bytes)) / f64::from(u32::MAX))
+}
