@@ -300,6 +300,9 @@ impl Listener for Shared {
     }
 }
 
+/// How long a client that nobody closed may take to leave.
+const LEAVING: Duration = Duration::from_secs(2);
+
 /// The keeper's life.
 async fn keep(shared: Arc<Shared>, mut inbox: mpsc::UnboundedReceiver<Job>) {
     let mut endings = JoinSet::new();
@@ -334,6 +337,8 @@ async fn keep(shared: Arc<Shared>, mut inbox: mpsc::UnboundedReceiver<Job>) {
             }
         }
         if stopping && endings.is_empty() {
+            // Nobody is left to close the client: what it still has in the store goes with it, if that is quickly done.
+            let _ = timeout(LEAVING, shared.backend.close()).await;
             return;
         }
     }

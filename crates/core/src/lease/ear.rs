@@ -48,8 +48,10 @@ const SHORTEST_PACE: Duration = Duration::from_millis(1);
 const LONGEST_PACE: Duration = Duration::from_millis(100);
 /// A waiter that nobody tells looks again after this part of the time it has waited.
 const PART: u32 = 16;
-/// How often a client that holds something looks whether somebody has something to say to it, where nobody tells.
+/// How often a client that holds something looks whether somebody has something to say to it: where nobody tells, and where
+/// it should have been told.
 const MAIL: Duration = Duration::from_millis(500);
+const SPARE_MAIL: Duration = Duration::from_secs(5);
 
 /// What a waiter learns.
 #[derive(Debug)]
@@ -206,8 +208,8 @@ impl Ear {
             return;
         }
         waits.held.insert(id);
-        if !told && waits.mail.is_none() {
-            let mail = Instant::now() + MAIL;
+        if waits.mail.is_none() {
+            let mail = Instant::now() + if told { SPARE_MAIL } else { MAIL };
             waits.mail = Some(mail);
             drop(waits);
             self.ring_before(mail);
@@ -259,8 +261,8 @@ impl Ear {
             waits.beat = due.beat.then(|| self.beat_after(now));
         }
         if waits.mail.is_some_and(|at| at <= now) {
-            due.mail = !told && !waits.held.is_empty();
-            waits.mail = due.mail.then(|| now + MAIL);
+            due.mail = !waits.held.is_empty();
+            waits.mail = due.mail.then(|| now + if told { SPARE_MAIL } else { MAIL });
         }
         let soon = now + if due.beat { COMPANY } else { Duration::ZERO };
         let is_due = |waiter: &&mut Waiter| waiter.due.is_some_and(|at| at <= soon);
