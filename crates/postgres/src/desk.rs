@@ -161,8 +161,13 @@ impl Desk for PostgresDesk {
     fn ask<'a>(&'a self, asks: &'a [Asking]) -> BoxFuture<'a, Answer<Vec<Asked>>> {
         Box::pin(async move {
             let shared = self.shared();
-            let request = shared.verbs.ask(self.me, shared.ear.listens(), ALIVE, asks);
+            let listens = shared.ear.listens();
+            let request = shared.verbs.ask(self.me, listens, ALIVE, asks);
             let said = shared.ask(request, "asking for a lock", |rows| verbs::asked(rows, asks.len())).await?;
+            let waits = said.value.iter().any(|(asked, _)| matches!(asked, Asked::Queued { .. }));
+            if waits && !listens && shared.ear.listens() {
+                shared.tell_that_we_listen(); // the ear was made meanwhile, and our ask said that we have none
+            }
             Ok(Said { now: said.now, value: said.value.into_iter().map(|(asked, _)| asked).collect() })
         })
     }
@@ -287,7 +292,7 @@ impl Desk for PostgresDesk {
     fn probe(&self) -> BoxFuture<'_, Answer<()>> {
         Box::pin(async move {
             let shared = self.shared();
-            shared.ask(shared.verbs.probe(self.me), "probing", |_| Ok(Said { now: 0, value: () })).await
+            shared.ask(shared.verbs.probe(), "probing", |_| Ok(Said { now: 0, value: () })).await
         })
     }
 

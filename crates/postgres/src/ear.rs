@@ -87,15 +87,26 @@ impl Shared {
             let _ = live.batch(&format!("UNLISTEN \"{channel}\""), "listening no more").await;
             return;
         }
-        // First the server's functions, then the engine: whoever is let in after this is told.
         this.ear.listens.store(true, Ordering::Release);
-        if live.send(&this.verbs.hear(this.me), "listening").await.is_err() || !live.is_open() {
-            this.ear.listens.store(false, Ordering::Release);
-            return;
+        this.start_being_told(&live).await;
+    }
+
+    /// First the server's functions, then the engine: whoever is let in after this is told, and whoever was before it is looked
+    /// after once more.
+    async fn start_being_told(&self, live: &Live) {
+        if live.send(&self.verbs.hear(self.me), "listening").await.is_ok() {
+            self.listener().listening();
         }
-        this.listener().listening();
         if !live.is_open() {
-            this.silenced();
+            self.silenced();
+        }
+    }
+
+    /// An ask that was under way while the ear was made has left a waiter of which the server does not know that it listens.
+    pub(crate) fn tell_that_we_listen(self: &Arc<Self>) {
+        let (shared, runtime) = (Arc::clone(self), self.home().or_else(|| Handle::try_current().ok()));
+        if let (Some(live), Some(runtime)) = (self.ear_link.open(), runtime) {
+            runtime.spawn(async move { shared.start_being_told(&live).await });
         }
     }
 

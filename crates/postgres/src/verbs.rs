@@ -9,7 +9,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use bytes::{BufMut, BytesMut};
-use tenure_core::lease::{ALIVE, Asked, Asking, Ended, Ending, Looked, Message, QUIET, Renewed, Said, Touched};
+use tenure_core::lease::{Asked, Asking, Ended, Ending, Looked, Message, QUIET, Renewed, Said, Touched};
 use tenure_core::record::ClientKey;
 use tenure_core::{Ask, Claim, ClaimId, Holder, Kind, LockName, Mode, Note, Origin, Token, Versioned, View, Waiter};
 use tokio_postgres::Row;
@@ -24,11 +24,11 @@ pub(crate) struct Request<'a> {
 }
 
 impl<'a> Request<'a> {
-    fn new(sql: &'a str) -> Self {
+    pub(crate) fn new(sql: &'a str) -> Self {
         Request { sql, params: Vec::new() }
     }
 
-    fn arg(mut self, value: impl ToSql + Sync + Send + 'a, kind: Type) -> Self {
+    pub(crate) fn arg(mut self, value: impl ToSql + Sync + Send + 'a, kind: Type) -> Self {
         self.params.push((Box::new(value), kind));
         self
     }
@@ -88,10 +88,10 @@ impl Verbs {
             tidy: select("tidy", 2),
             tidy_after: from("tidy_after", 3),
             leave: select("leave", 2),
-            hear: layout.fill("SELECT {hear}($1, true, $2, {clock}(), $2)"),
+            hear: layout.fill("UPDATE {client} SET listens = true WHERE client = $1 AND NOT listens"),
             probe: layout.fill(
-                "INSERT INTO {client} (client, alive, listens) VALUES ($1, {clock}(), false) \
-                 ON CONFLICT (client) DO UPDATE SET alive = greatest({client}.alive, excluded.alive)",
+                "INSERT INTO {floor} AS f (value) VALUES (0) \
+                 ON CONFLICT (one) DO UPDATE SET value = greatest(f.value, excluded.value)",
             ),
         }
     }
@@ -223,14 +223,14 @@ impl Verbs {
             .arg(names.iter().map(LockName::as_str).collect::<Vec<_>>(), Type::TEXT_ARRAY)
     }
 
-    /// Says that a client listens from now on. It answers nothing of interest.
+    /// Says that a client listens from now on, if it waits for anything. It answers nothing of interest.
     pub(crate) fn hear(&self, me: ClientKey) -> Request<'_> {
-        Request::new(&self.hear).arg(me as i64, Type::INT8).arg(micros(ALIVE), Type::INT8)
+        Request::new(&self.hear).arg(me as i64, Type::INT8)
     }
 
     /// One committed row: the smallest that a grant could cost. It answers nothing of interest.
-    pub(crate) fn probe(&self, me: ClientKey) -> Request<'_> {
-        Request::new(&self.probe).arg(me as i64, Type::INT8)
+    pub(crate) fn probe(&self) -> Request<'_> {
+        Request::new(&self.probe)
     }
 }
 
