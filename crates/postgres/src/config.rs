@@ -18,6 +18,8 @@ pub const PARAMETERS: &[&str] = &[
     "answer_limit",
     "patience",
     "strict",
+    "max_sessions",
+    "assume_direct",
     "tls",
     "ca",
     "cert",
@@ -53,6 +55,10 @@ pub struct Settings {
     pub patience: Duration,
     /// Refuse to connect where `doctor` would call something bad.
     pub strict: bool,
+    /// With sessions: how many claims may wait at a time, each on a session of its own; others wait for their turn in this process.
+    pub max_sessions: usize,
+    /// With sessions: no pooler lends a connection to others between two statements, whatever it looks like.
+    pub assume_direct: bool,
 }
 
 /// What keeps a hold alive.
@@ -91,6 +97,8 @@ impl Default for Settings {
             answer_limit: Duration::from_secs(5),
             patience: Duration::from_secs(30),
             strict: false,
+            max_sessions: 50,
+            assume_direct: false,
         }
     }
 }
@@ -135,6 +143,11 @@ impl Settings {
             url.read_duration(name, field)?;
         }
         url.read_yes_no("strict", &mut settings.strict)?;
+        url.read_yes_no("assume_direct", &mut settings.assume_direct)?;
+        if let Some(text) = url.parameter("max_sessions") {
+            let number = text.parse().ok().filter(|number| (1..=10_000).contains(number));
+            settings.max_sessions = number.ok_or_else(|| bad_value("max_sessions", text, "a number from 1 to 10000"))?;
+        }
         settings.check()?;
         Ok(settings)
     }

@@ -11,6 +11,7 @@ use crate::desk::{PostgresDesk, Shared};
 use crate::examine::forbid_bad;
 use crate::link::{Link, Live};
 use crate::schema::{Layout, VERSION};
+use crate::session;
 
 /// Connects to the database that a URL names. Its tables are made if they are not there and the user may make them.
 ///
@@ -20,9 +21,7 @@ pub async fn connect(url: &StoreUrl) -> Result<Arc<dyn Backend>> {
     let settings = Settings::from_url(url)?;
     match settings.liveness {
         Liveness::Lease => lease(settings).await,
-        Liveness::Session => Err(Error::new(ErrorKind::Unsupported, "liveness=session is not there yet")
-            .with_store(settings.describe())
-            .with_hint("Use liveness=lease, which is the default")),
+        Liveness::Session => session::connect(settings).await,
     }
 }
 
@@ -54,7 +53,7 @@ async fn lease(settings: Settings) -> Result<Arc<dyn Backend>> {
 }
 
 /// Sees to it that the tables are there and are used as we use them.
-async fn prepare(shared: &Arc<Shared>) -> Result<()> {
+pub(crate) async fn prepare(shared: &Arc<Shared>) -> Result<()> {
     let (settings, layout) = (&shared.settings, &shared.layout);
     let live = shared.asks.live().await?;
     match version(&live, layout).await? {
@@ -89,7 +88,7 @@ async fn make(live: &Live, layout: &Layout) -> std::result::Result<(), Failure> 
     live.batch(&(lock + &layout.ddl()), "making tenure's tables").await
 }
 
-/// Says that this prefix is used for leases, or finds that it is used otherwise.
+/// Says that this prefix is used for leases or for sessions, or finds that it is used otherwise.
 async fn declare(live: &Live, settings: &Settings, layout: &Layout) -> Result<()> {
     let liveness = settings.liveness.as_str();
     let found = async {

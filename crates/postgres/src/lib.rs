@@ -7,6 +7,9 @@
 //! - `verbs`: each verb as a request and its answer; `desk`: each verb on the connection that is meant for it; all that a
 //!   client does around them is in [`tenure_core::lease`]
 //! - `link`: one connection; `ear`: being told
+//! - `session`: the other way, with the server's own locks, over [`tenure_core::session`]
+//! - `in_transaction`: the row lock that ends with the user's own commit; `fence`: writes that the database refuses when late;
+//!   `driver`: whose transactions can do both
 //! - `error`: what PostgreSQL's errors mean; `examine`: what is found out about a server, at connecting and for `doctor`
 
 #![forbid(unsafe_code)]
@@ -14,15 +17,23 @@
 mod config;
 mod connect;
 mod desk;
+mod driver;
 mod ear;
 #[cfg(test)]
 mod entry_rule;
 mod error;
 mod examine;
+mod fence;
+mod in_transaction;
 mod link;
 mod schema;
+mod session;
 mod verbs;
 
 pub use config::{Liveness, PARAMETERS, SCHEMES, Settings};
 pub use connect::{connect, migrate, schema};
 pub use desk::ABILITIES;
+pub use driver::{Driver, is_conflict};
+pub use fence::{Fence, fence};
+pub use in_transaction::{InTransaction, in_transaction};
+pub use session::SESSION_ABILITIES;

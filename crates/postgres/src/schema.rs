@@ -9,7 +9,7 @@ use tenure_core::{Result, bad_value};
 pub(crate) const VERSION: i32 = 1;
 
 /// Everything, in the order in which it is made.
-const SQL: [&str; 10] = [
+const SQL: [&str; 15] = [
     include_str!("sql/tables.sql"),
     include_str!("sql/line.sql"),
     include_str!("sql/ask.sql"),
@@ -20,6 +20,11 @@ const SQL: [&str; 10] = [
     include_str!("sql/break.sql"),
     include_str!("sql/view.sql"),
     include_str!("sql/cell.sql"),
+    include_str!("sql/fence.sql"),
+    include_str!("sql/in_transaction.sql"),
+    include_str!("session/sql/tables.sql"),
+    include_str!("session/sql/lock.sql"),
+    include_str!("session/sql/show.sql"),
 ];
 const TIDY: &str = include_str!("sql/tidy.sql");
 
@@ -116,7 +121,8 @@ impl Layout {
         let tables = TABLES.map(|table| self.full(table)).join(", ");
         vec![
             format!("GRANT USAGE ON SCHEMA \"{}\" TO {user};", self.schema),
-            format!("GRANT SELECT, INSERT, UPDATE, DELETE ON {tables} TO {user};"),
+            format!("GRANT SELECT, INSERT, UPDATE, DELETE ON {tables}, {} TO {user};", self.full("session")),
+            format!("GRANT SELECT, UPDATE ON {} TO {user};", self.full("token")),
         ]
     }
 }

@@ -469,12 +469,12 @@ fn only<'a, T: FromSql<'a>>(rows: &'a [Row]) -> Result<T, Garbled> {
     get(row, 0)
 }
 
-fn ask(pid: Option<i64>, host: Option<&str>, reason: Option<&str>) -> Result<Option<Ask>, Garbled> {
+pub(crate) fn ask(pid: Option<i64>, host: Option<&str>, reason: Option<&str>) -> Result<Option<Ask>, Garbled> {
     let (Some(pid), Some(host), Some(reason)) = (pid, host, reason) else { return Ok(None) };
     Ok(Some(Ask { reason: note(reason)?, by: Origin { host: host.into(), pid: pid as u32 } }))
 }
 
-fn note(text: &str) -> Result<Note, Garbled> {
+pub(crate) fn note(text: &str) -> Result<Note, Garbled> {
     Note::new(text).map_err(|_| Garbled)
 }
 
@@ -482,11 +482,11 @@ fn token(number: i64) -> Token {
     Token::new(number as u64)
 }
 
-fn micros(length: Duration) -> i64 {
+pub(crate) fn micros(length: Duration) -> i64 {
     i64::try_from(length.as_micros()).unwrap_or(i64::MAX / 4)
 }
 
-fn length(micros: i64) -> Duration {
+pub(crate) fn length(micros: i64) -> Duration {
     Duration::from_micros(micros.max(0) as u64)
 }
 
@@ -518,10 +518,10 @@ fn mode(number: i16, take: i64, room: i64) -> Result<Mode, Garbled> {
 
 const KINDS: [Kind; 5] = [Kind::Mutex, Kind::FairMutex, Kind::RwLock, Kind::Semaphore, Kind::Election];
 
-fn kind_code(kind: Kind) -> i16 {
+pub(crate) fn kind_code(kind: Kind) -> i16 {
     KINDS.iter().position(|known| *known == kind).expect("every kind is there") as i16
 }
 
-fn kind(code: i16) -> Result<Kind, Garbled> {
+pub(crate) fn kind(code: i16) -> Result<Kind, Garbled> {
     usize::try_from(code).ok().and_then(|code| KINDS.get(code)).copied().ok_or(Garbled)
 }

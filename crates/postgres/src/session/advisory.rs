@@ -1,0 +1,320 @@
+//! One session of the server's, and each verb on it as one statement.
+//!
+//! Who can interleave: any number of tasks send at once, and the server executes in the order of sending. A statement whose
+//! future was dropped is executed all the same.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure_core::backend::BoxFuture;
+use tenure_core::lease::{Failure, Fate};
+use tenure_core::session::{Answer, Held, Notice, Session, Tried};
+use tenure_core::{Claim, ClaimId, Error, ErrorKind, Mode, Token};
+use tokio_postgres::error::SqlState;
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{Row, Statement};
+
+use super::wire::Wire;
+use crate::schema::Layout;
+use crate::verbs::{self, Garbled, kind_code, micros};
+
+/// The statements, with the tables' names in them.
+pub(super) struct Statements {
+    attempt: String,
+    queue: String,
+    wait: String,
+    unlock: String,
+    give_up: String,
+    convert: String,
+    show: String,
+    ping: String,
+    begin: String,
+}
+
+impl Statements {
+    pub(super) fn new(layout: &Layout) -> Self {
+        Statements {
+            attempt: layout.fill("SELECT {session_try}($1, $2, $3)"),
+            queue: layout.fill(
+                "INSERT INTO {session} (pid, id, name, kind, shared, client, ttl, since, os_pid, host, note) \
+                 VALUES (pg_backend_pid(), $1, $2, $3, $4, $5, $6, clock_timestamp(), $7, $8, $9)",
+            ),
+            wait: layout.fill("SELECT {session_wait}($1, $2, $3, $4, $5)"),
+            unlock: layout.fill("SELECT {session_unlock}($1, $2, $3, $4, $5)"),
+            give_up: layout.fill("SELECT {session_give_up}($1, $2, $3)"),
+            convert: layout.fill("SELECT {session_convert}($1, $2, $3, $4, $5, $6)"),
+            show: layout.fill(
+                "INSERT INTO {session} (pid, id, name, kind, shared, client, ttl, since, token, os_pid, host, note) \
+                 SELECT pg_backend_pid(), id, name, kind, shared, $1, ttl, clock_timestamp() - age * interval '1 microsecond', \
+                        token, os_pid, host, note \
+                   FROM unnest($2::bytea[], $3::text[], $4::smallint[], $5::boolean[], $6::bigint[], $7::bigint[], \
+                               $8::bigint[], $9::bigint[], $10::text[], $11::text[]) \
+                     AS u (id, name, kind, shared, ttl, age, token, os_pid, host, note)",
+            ),
+            ping: layout.fill(
+                "SELECT id, broken, asked_pid, asked_host, asked_reason FROM {session} \
+                 WHERE pid = pg_backend_pid() AND (broken OR asked_reason IS NOT NULL)",
+            ),
+            // A session of the past may have had our number.
+            begin: layout.fill("DELETE FROM {session} WHERE pid = pg_backend_pid()"),
+        }
+    }
+}
+
+/// One session.
+pub(super) struct Advisory {
+    wire: Wire,
+    pub(super) pid: i32,
+    client: i64,
+    statements: Arc<Statements>,
+    attempt: Statement,
+    unlock: Statement,
+    ping: Statement,
+}
+
+impl Advisory {
+    /// Makes a connection a session that the server ends when it has not heard of it for `idle`.
+    ///
+    /// # Cancel safety
+    /// Dropped, the connection is closed.
+    pub(super) async fn begin(
+        wire: Wire,
+        client: u64,
+        statements: &Arc<Statements>,
+        idle: Duration,
+        version: i32,
+    ) -> Answer<Advisory> {
+        let settings = settings(idle, version);
+        let prepared = async {
+            // All in one flight.
+            tokio::try_join!(
+                wire.client.batch_execute(&settings),
+                wire.client.prepare_typed(&statements.attempt, &[Type::TEXT, Type::INT4, Type::BOOL]),
+                wire.client
+                    .prepare_typed(&statements.unlock, &[Type::TEXT, Type::INT4, Type::BOOL, Type::BYTEA, Type::BOOL]),
+                wire.client.prepare(&statements.ping),
+                wire.client.query_typed_one("SELECT pg_backend_pid()", &[]),
+                wire.client.batch_execute(&statements.begin),
+            )
+        };
+        let prepared = prepared.await;
+        let ((), attempt, unlock, ping, pid, ()) = prepared.map_err(|error| wire.failed(error, "opening a session"))?;
+        let pid = pid.try_get(0).map_err(|error| wire.failed(error, "opening a session"))?;
+        let statements = Arc::clone(statements);
+        Ok(Advisory { wire, pid, client: client as i64, statements, attempt, unlock, ping })
+    }
+
+    async fn run(&self, sql: &str, params: &[(&(dyn ToSql + Sync), Type)], doing: &str) -> Answer<Vec<Row>> {
+        self.wire.client.query_typed(sql, params).await.map_err(|error| self.wire.failed(error, doing))
+    }
+
+    async fn number(&self, statement: &Statement, params: &[&(dyn ToSql + Sync)], doing: &str) -> Answer<i64> {
+        let row = self.wire.client.query_one(statement, params).await.map_err(|error| self.wire.failed(error, doing))?;
+        row.try_get(0).map_err(|error| self.wire.failed(error, doing))
+    }
+
+    async fn queue_and_wait(&self, claim: &Claim, limit: Option<Duration>) -> Answer<Tried> {
+        let (id, name, shared) = (&claim.id.as_bytes()[..], claim.name.as_str(), claim.mode == Mode::Shared);
+        let (ttl, os_pid) = (micros(claim.ttl), i64::from(claim.origin.pid));
+        let (kind, host, note) = (kind_code(claim.kind), &*claim.origin.host, claim.note.as_str());
+        // At least as long as the caller waits, which begins before the server's.
+        let milliseconds = limit.map_or(0, |limit| limit.as_micros().div_ceil(1_000).clamp(1, i32::MAX as u128) as i32);
+        let long_kind = i32::from(kind);
+        let queue = [
+            (&id as &(dyn ToSql + Sync), Type::BYTEA),
+            (&name, Type::TEXT),
+            (&kind, Type::INT2),
+            (&shared, Type::BOOL),
+            (&self.client, Type::INT8),
+            (&ttl, Type::INT8),
+            (&os_pid, Type::INT8),
+            (&host, Type::TEXT),
+            (&note, Type::TEXT),
+        ];
+        let wait = [
+            (&name as &(dyn ToSql + Sync), Type::TEXT),
+            (&long_kind, Type::INT4),
+            (&shared, Type::BOOL),
+            (&id, Type::BYTEA),
+            (&milliseconds, Type::INT4),
+        ];
+        // In one flight, and two transactions: what is not committed nobody sees.
+        let doing = "waiting for a lock";
+        let queued = self.run(&self.statements.queue, &queue, doing);
+        let waited = self.wire.client.query_typed(&self.statements.wait, &wait);
+        let (queued, waited) = tokio::join!(queued, waited);
+        match waited {
+            Ok(rows) => {
+                queued?;
+                let token: i64 = rows.first().and_then(|row| row.try_get(0).ok()).ok_or_else(|| garbled(doing))?;
+                Ok(Tried::Granted(Token::new(token as u64)))
+            }
+            Err(error) if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) => Ok(Tried::Busy),
+            Err(error) => Err(self.wire.failed(error, doing)),
+        }
+    }
+}
+
+impl Session for Advisory {
+    fn is_open(&self) -> bool {
+        self.wire.is_open()
+    }
+
+    fn close(&self) {
+        self.wire.close();
+    }
+
+    fn ended(&self) -> BoxFuture<'static, ()> {
+        Box::pin(self.wire.ended())
+    }
+
+    fn try_lock<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Answer<Tried>> {
+        Box::pin(async move {
+            let (kind, shared) = (i32::from(kind_code(claim.kind)), claim.mode == Mode::Shared);
+            let params: [&(dyn ToSql + Sync); 3] = [&claim.name.as_str(), &kind, &shared];
+            match self.number(&self.attempt, &params, "locking").await? {
+                0 => Ok(Tried::Busy),
+                token @ 1.. => Ok(Tried::Granted(Token::new(token as u64))),
+                other => {
+                    let kind = i16::try_from(-1 - other).map_err(|_| Garbled).and_then(verbs::kind);
+                    kind.map(Tried::Mismatch).map_err(|Garbled| garbled("locking"))
+                }
+            }
+        })
+    }
+
+    fn wait<'a>(&'a self, claim: &'a Claim, limit: Option<Duration>) -> BoxFuture<'a, Answer<Tried>> {
+        Box::pin(self.queue_and_wait(claim, limit))
+    }
+
+    fn unlock<'a>(&'a self, claim: &'a Claim, held: Held) -> BoxFuture<'a, Answer<()>> {
+        Box::pin(async move {
+            let (kind, shared) = (i32::from(kind_code(claim.kind)), held.mode == Mode::Shared);
+            let (name, id) = (claim.name.as_str(), &claim.id.as_bytes()[..]);
+            let params: [&(dyn ToSql + Sync); 5] = [&name, &kind, &shared, &id, &held.shown];
+            let row = self.wire.client.query_one(&self.unlock, &params).await;
+            match row.and_then(|row| row.try_get::<_, bool>(0)) {
+                Ok(true) => Ok(()),
+                Ok(false) => Err(garbled("unlocking")),
+                Err(error) => Err(self.wire.failed(error, "unlocking")),
+            }
+        })
+    }
+
+    fn give_up<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Answer<()>> {
+        Box::pin(async move {
+            let (name, kind, id) = (claim.name.as_str(), i32::from(kind_code(claim.kind)), &claim.id.as_bytes()[..]);
+            let params = [(&name as &(dyn ToSql + Sync), Type::TEXT), (&kind, Type::INT4), (&id, Type::BYTEA)];
+            self.run(&self.statements.give_up, &params, "giving up a lock").await.map(drop)
+        })
+    }
+
+    fn convert<'a>(&'a self, claim: &'a Claim, held: Held, to: Mode) -> BoxFuture<'a, Answer<Option<Token>>> {
+        Box::pin(async move {
+            let (name, id) = (claim.name.as_str(), &claim.id.as_bytes()[..]);
+            let (was_shared, be_shared) = (held.mode == Mode::Shared, to == Mode::Shared);
+            let token = held.token.get() as i64;
+            let params = [
+                (&name as &(dyn ToSql + Sync), Type::TEXT),
+                (&id, Type::BYTEA),
+                (&was_shared, Type::BOOL),
+                (&be_shared, Type::BOOL),
+                (&token, Type::INT8),
+                (&held.shown, Type::BOOL),
+            ];
+            let rows = self.run(&self.statements.convert, &params, "changing a lock's mode").await?;
+            let token: Option<i64> = rows
+                .first()
+                .ok_or_else(|| garbled("changing a lock's mode"))?
+                .try_get(0)
+                .map_err(|error| self.wire.failed(error, "changing a lock's mode"))?;
+            Ok(token.map(|token| Token::new(token as u64)))
+        })
+    }
+
+    fn show<'a>(&'a self, holds: &'a [(Claim, Held)]) -> BoxFuture<'a, Answer<()>> {
+        Box::pin(async move {
+            let of = |part: fn(&Claim) -> i64| holds.iter().map(|(claim, _)| part(claim)).collect::<Vec<i64>>();
+            let texts = |part: fn(&Claim) -> &str| holds.iter().map(|(claim, _)| part(claim)).collect::<Vec<&str>>();
+            let ids: Vec<&[u8]> = holds.iter().map(|(claim, _)| &claim.id.as_bytes()[..]).collect();
+            let kinds: Vec<i16> = holds.iter().map(|(claim, _)| kind_code(claim.kind)).collect();
+            let shared: Vec<bool> = holds.iter().map(|(_, held)| held.mode == Mode::Shared).collect();
+            let ages: Vec<i64> = holds.iter().map(|(_, held)| micros(held.age)).collect();
+            let tokens: Vec<i64> = holds.iter().map(|(_, held)| held.token.get() as i64).collect();
+            let (ttls, os_pids) = (of(|claim| micros(claim.ttl)), of(|claim| i64::from(claim.origin.pid)));
+            let (names, hosts) = (texts(|claim| claim.name.as_str()), texts(|claim| &claim.origin.host));
+            let notes = texts(|claim| claim.note.as_str());
+            let params = [
+                (&self.client as &(dyn ToSql + Sync), Type::INT8),
+                (&ids, Type::BYTEA_ARRAY),
+                (&names, Type::TEXT_ARRAY),
+                (&kinds, Type::INT2_ARRAY),
+                (&shared, Type::BOOL_ARRAY),
+                (&ttls, Type::INT8_ARRAY),
+                (&ages, Type::INT8_ARRAY),
+                (&tokens, Type::INT8_ARRAY),
+                (&os_pids, Type::INT8_ARRAY),
+                (&hosts, Type::TEXT_ARRAY),
+                (&notes, Type::TEXT_ARRAY),
+            ];
+            self.run(&self.statements.show, &params, "showing what is held").await.map(drop)
+        })
+    }
+
+    fn ping(&self) -> BoxFuture<'_, Answer<Vec<(ClaimId, Notice)>>> {
+        Box::pin(async move {
+            let rows = self.wire.client.query(&self.ping, &[]).await;
+            let rows = rows.map_err(|error| self.wire.failed(error, "renewing"))?;
+            mail(&rows).map_err(|Garbled| garbled("renewing"))
+        })
+    }
+}
+
+/// Rows of `id, broken, asked_pid, asked_host, asked_reason`.
+pub(super) fn mail(rows: &[Row]) -> Result<Vec<(ClaimId, Notice)>, Garbled> {
+    let letter = |row: &Row| {
+        let id: &[u8] = row.try_get(0).map_err(|_| Garbled)?;
+        let id = ClaimId::from_bytes(id.try_into().map_err(|_| Garbled)?);
+        if row.try_get(1).map_err(|_| Garbled)? {
+            return Ok((id, Notice::Broken));
+        }
+        let asked = verbs::ask(
+            row.try_get(2).map_err(|_| Garbled)?,
+            row.try_get(3).map_err(|_| Garbled)?,
+            row.try_get(4).map_err(|_| Garbled)?,
+        )?;
+        Ok((id, Notice::Asked(asked.ok_or(Garbled)?)))
+    };
+    rows.iter().map(letter).collect()
+}
+
+/// An answer that none of our functions gives.
+pub(super) fn garbled(doing: &str) -> Failure {
+    let error = Error::new(ErrorKind::Backend, format!("the server's answer could not be read while {doing}"))
+        .with_hint("Has somebody changed tenure's functions? `tenure migrate --store URL` makes them as they should be");
+    Failure { error, fate: Fate::Unknown, again: false }
+}
+
+/// What makes a connection a session that keeps locks for so long and no longer: the server's own limits, and nobody else's.
+fn settings(idle: Duration, version: i32) -> String {
+    let seconds = idle.as_secs();
+    let mut text = format!(
+        "SET search_path = pg_catalog, pg_temp; SET synchronous_commit = off; SET jit = off; \
+         SET default_transaction_isolation = 'read committed'; \
+         SET statement_timeout = 0; SET lock_timeout = 0; SET idle_in_transaction_session_timeout = 0; \
+         SET idle_session_timeout = {}; \
+         SET tcp_keepalives_idle = {}; SET tcp_keepalives_interval = {}; SET tcp_keepalives_count = 3; \
+         SET tcp_user_timeout = {}; ",
+        idle.as_millis(),
+        (seconds / 4).clamp(1, 7_200),
+        (seconds / 8).clamp(1, 600),
+        idle.as_millis().min(i32::MAX as u128),
+    );
+    if version >= 170_000 {
+        text += "SET transaction_timeout = 0; ";
+    }
+    // Whoever waits does not look at its connection; not every system can do this.
+    text += "DO $$ BEGIN PERFORM set_config('client_connection_check_interval', '500', false); \
+             EXCEPTION WHEN others THEN NULL; END $$";
+    text
+}

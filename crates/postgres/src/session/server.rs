@@ -1,0 +1,460 @@
+//! Opening sessions, and what is asked of the server about all of them.
+//!
+//! A client has one connection for this, on which it is also told when somebody has something to say about its holds. Its sessions
+//! are connections of their own.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::time::Duration;
+
+use tenure_core::backend::{Abilities, BoxFuture, Finding, Level};
+use tenure_core::lease::{self, Desk as _, Failure, Fate};
+use tenure_core::session::{Answer, Limits, Listener, Notice, Server};
+use tenure_core::{
+    Address, Ask, ClaimId, Error, ErrorKind, Fingerprint, Holder, Instant, LockName, Mode, Note, Origin, Result, Token,
+    Versioned, View, Waiter,
+};
+use tokio::runtime::Handle;
+use tokio_postgres::Row;
+use tokio_postgres::types::Type;
+
+use super::advisory::{Advisory, Statements, garbled, mail};
+use super::wire::Wire;
+use super::{SESSION_ABILITIES, pooler};
+use crate::config::Settings;
+use crate::connect;
+use crate::desk::{PostgresDesk, Shared};
+use crate::link::{Live, Pushes};
+use crate::schema::Layout;
+use crate::verbs::{self, Garbled, Request, length};
+
+/// The oldest version whose server ends a session that is idle for too long.
+const OLDEST: i32 = 140_000;
+/// How long whoever looks waits for others to show what they have held for only a moment.
+const SHOWN_WITHIN: Duration = Duration::from_millis(500);
+const LOOK_AGAIN: Duration = Duration::from_millis(3);
+/// How long a holder may take to let go by itself, before its session is ended.
+const LET_GO_WITHIN: Duration = Duration::from_secs(1);
+
+/// A server, as one client sees it.
+pub(super) struct PostgresServer {
+    settings: Arc<Settings>,
+    layout: Layout,
+    desk: PostgresDesk,
+    statements: Arc<Statements>,
+    texts: Texts,
+    ears: Arc<Ears>,
+    /// Which servers came first the last time, and their version.
+    found: Mutex<Option<(Address, i32)>>,
+}
+
+/// The statements, with the tables' names in them.
+struct Texts {
+    view: String,
+    list: String,
+    unshown: String,
+    mail: String,
+    request: String,
+    break_holds: String,
+    broken: String,
+    tidy: String,
+    seed: String,
+}
+
+impl Texts {
+    fn new(layout: &Layout) -> Self {
+        Texts {
+            view: layout.fill("SELECT * FROM {session_view}(ARRAY[$1])"),
+            list: layout.fill("SELECT * FROM {session_view}(ARRAY(SELECT {session_names}($1, $2, $3)))"),
+            unshown: layout.fill("SELECT {session_unshown}()"),
+            mail: layout.fill(
+                "SELECT id, broken, asked_pid, asked_host, asked_reason FROM {session} \
+                 WHERE client = $1 AND (broken OR asked_reason IS NOT NULL)",
+            ),
+            request: layout.fill("SELECT {session_request}($1, $2, $3, $4)"),
+            break_holds: layout.fill("SELECT {session_break}($1, $2)"),
+            broken: layout.fill("SELECT {session_broken}($1, $2)"),
+            tidy: layout.fill("SELECT {session_tidy}()"),
+            seed: layout.fill("SELECT {session_seed}()"),
+        }
+    }
+}
+
+impl PostgresServer {
+    pub(super) fn new(settings: Settings) -> Result<Self> {
+        let layout = settings.check()?;
+        let desk = PostgresDesk::new(settings.clone())?;
+        let ears = Arc::new(Ears::default());
+        desk.attach(Arc::clone(&ears) as Arc<dyn lease::Listener>);
+        let (statements, texts) = (Arc::new(Statements::new(&layout)), Texts::new(&layout));
+        Ok(PostgresServer { settings: Arc::new(settings), layout, desk, statements, texts, ears, found: Mutex::default() })
+    }
+
+    fn shared(&self) -> &Arc<Shared> {
+        self.desk.shared()
+    }
+
+    /// Sees to it that the tables are there, that they are used as we use them, and that a session is one.
+    pub(super) async fn prepare(&self) -> Result<()> {
+        connect::prepare(self.shared()).await?;
+        let live = self.control().await?;
+        if live.server.number < OLDEST {
+            let what = format!("PostgreSQL {} does not end idle sessions", live.server.version);
+            return Err(Error::new(ErrorKind::Unsupported, what)
+                .with_store(self.settings.describe())
+                .with_hint("liveness=session needs PostgreSQL 14 or later; liveness=lease works with this one"));
+        }
+        if !self.settings.assume_direct {
+            let (one, other) = tokio::try_join!(self.dial(&live.address), self.dial(&live.address))?;
+            pooler::refuse_pooler(&one, &other, &self.settings).await?;
+        }
+        self.ask(Request::new(&self.texts.seed), "seeding tokens").await?;
+        self.ask(Request::new(&self.texts.tidy), "tidying").await?;
+        Ok(())
+    }
+
+    async fn dial(&self, address: &Address) -> Answer<Wire> {
+        Wire::connect(&self.settings, address).await
+    }
+
+    /// The connection for everything that is about no session of ours, and on which we are told.
+    async fn control(&self) -> Answer<Arc<Live>> {
+        let asks = &self.shared().asks;
+        if let Some(live) = asks.open() {
+            if !self.ears.listens.load(Ordering::Acquire) {
+                self.listen(&live).await?;
+            }
+            return Ok(live);
+        }
+        self.ears.listens.store(false, Ordering::Release);
+        let live = asks.make(Arc::new(Heard(Arc::downgrade(&self.ears)))).await?;
+        self.listen(&live).await?;
+        Ok(live)
+    }
+
+    async fn listen(&self, live: &Live) -> Answer<()> {
+        let channel = self.layout.channel(self.desk.client());
+        live.batch(&format!("SET search_path = pg_catalog, pg_temp; LISTEN \"{channel}\""), "listening").await?;
+        self.ears.listens.store(true, Ordering::Release);
+        self.ears.ring(); // what was said before nobody has heard
+        Ok(())
+    }
+
+    async fn ask(&self, request: Request<'_>, doing: &str) -> Answer<Vec<Row>> {
+        self.control().await?.send(&request, doing).await
+    }
+
+    /// Opens a session on whichever server is the primary.
+    async fn open_session(&self, idle: Duration) -> Answer<Arc<Advisory>> {
+        let known = self.found.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let known = match known {
+            Some((address, version)) => match self.dial(&address).await {
+                Ok(wire) => Some((wire, version)),
+                Err(_) => None,
+            },
+            None => None,
+        };
+        let (wire, version) = match known {
+            Some(known) => known,
+            None => {
+                let live = self.control().await?; // it finds the primary
+                let found = (live.address.clone(), live.server.number);
+                *self.found.lock().unwrap_or_else(PoisonError::into_inner) = Some(found.clone());
+                (self.dial(&found.0).await?, found.1)
+            }
+        };
+        let session = Advisory::begin(wire, self.desk.client(), &self.statements, idle, version).await?;
+        Ok(Arc::new(session))
+    }
+
+    async fn view_of(&self, name: &LockName) -> Answer<View> {
+        let doing = "looking at a lock";
+        let mut looks = Looks::new();
+        loop {
+            let rows = self.ask(Request::new(&self.texts.view).arg(name.as_str(), Type::TEXT), doing).await?;
+            let (mut views, is_all) = seen(&rows).map_err(|Garbled| garbled(doing))?;
+            if is_all || looks.were_enough().await {
+                return Ok(views.pop().unwrap_or_else(|| View::free(name.clone())));
+            }
+        }
+    }
+
+    async fn listed(&self, prefix: &str, after: Option<&LockName>, limit: usize) -> Answer<Vec<View>> {
+        let doing = "listing locks";
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let mut looks = Looks::new();
+        loop {
+            let unshown = self.ask(Request::new(&self.texts.unshown), doing).await?;
+            let unshown: i64 = unshown.first().and_then(|row| row.try_get(0).ok()).ok_or_else(|| garbled(doing))?;
+            let request = Request::new(&self.texts.list)
+                .arg(prefix, Type::TEXT)
+                .arg(after.map(LockName::as_str), Type::TEXT)
+                .arg(limit, Type::INT8);
+            let rows = self.ask(request, doing).await?;
+            let (views, _) = seen(&rows).map_err(|Garbled| garbled(doing))?;
+            if unshown == 0 || looks.were_enough().await {
+                return Ok(views);
+            }
+        }
+    }
+
+    async fn break_them(&self, name: &LockName, only: Option<Token>) -> Answer<usize> {
+        self.view_of(name).await?; // whoever can be told shows itself
+        let doing = "breaking a lock";
+        let only = only.map(|token| token.get() as i64);
+        let request = Request::new(&self.texts.break_holds).arg(name.as_str(), Type::TEXT).arg(only, Type::INT8);
+        let told = pids(&self.ask(request, doing).await?)?;
+        let (begun, mut were_ended) = (Instant::now(), false);
+        loop {
+            let request =
+                Request::new(&self.texts.broken).arg(name.as_str(), Type::TEXT).arg(told.clone(), Type::INT4_ARRAY);
+            let left = pids(&self.ask(request, doing).await?)?;
+            if left.is_empty() {
+                return Ok(told.len());
+            }
+            let waited = Instant::now().since(begun);
+            if waited > LET_GO_WITHIN && !were_ended {
+                let sql = "SELECT pg_terminate_backend(pid) FROM unnest($1::integer[]) pid";
+                self.ask(Request::new(sql).arg(left.clone(), Type::INT4_ARRAY), "ending a session").await?;
+                were_ended = true;
+            }
+            if waited > LET_GO_WITHIN + self.settings.answer_limit {
+                let what = format!("the server did not end the sessions {left:?}");
+                let error = Error::new(ErrorKind::Unavailable, what).with_name(name).with_store(self.settings.describe());
+                return Err(Failure { error, fate: Fate::Unknown, again: false });
+            }
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
+    }
+}
+
+/// Looking until everybody shows what they hold, or will not: a hold of a few milliseconds is not shown yet.
+struct Looks {
+    end: Instant,
+}
+
+impl Looks {
+    fn new() -> Self {
+        Looks { end: Instant::now() + SHOWN_WITHIN }
+    }
+
+    /// Whether to make do with what was seen; else there was a pause.
+    async fn were_enough(&mut self) -> bool {
+        if Instant::now() >= self.end {
+            return true;
+        }
+        tokio::time::sleep(LOOK_AGAIN).await;
+        false
+    }
+}
+
+fn pids(rows: &[Row]) -> Answer<Vec<i32>> {
+    rows.first().and_then(|row| row.try_get(0).ok()).ok_or_else(|| garbled("breaking a lock"))
+}
+
+impl Server for PostgresServer {
+    type Session = Advisory;
+
+    fn abilities(&self) -> Abilities {
+        SESSION_ABILITIES
+    }
+
+    fn describe(&self) -> String {
+        self.settings.describe()
+    }
+
+    fn limits(&self) -> Limits {
+        let Settings { answer_limit: answer, patience, max_sessions: sessions, .. } = *self.settings;
+        Limits { answer, patience, sessions }
+    }
+
+    fn attach(&self, listener: Arc<dyn Listener>) {
+        let _ = self.ears.listener.set(listener);
+    }
+
+    fn open(&self, idle: Duration) -> BoxFuture<'_, Answer<Arc<Advisory>>> {
+        Box::pin(self.open_session(idle))
+    }
+
+    fn interrupt<'a>(&'a self, session: &'a Advisory) -> BoxFuture<'a, Answer<()>> {
+        Box::pin(async move {
+            let request = Request::new("SELECT pg_cancel_backend($1)").arg(session.pid, Type::INT4);
+            self.ask(request, "ending a wait").await.map(drop)
+        })
+    }
+
+    fn mail(&self) -> BoxFuture<'_, Answer<Vec<(ClaimId, Notice)>>> {
+        Box::pin(async move {
+            let request = Request::new(&self.texts.mail).arg(self.desk.client() as i64, Type::INT8);
+            let rows = self.ask(request, "fetching messages").await?;
+            mail(&rows).map_err(|Garbled| garbled("fetching messages"))
+        })
+    }
+
+    fn view<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Answer<View>> {
+        Box::pin(self.view_of(name))
+    }
+
+    fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a LockName>, limit: usize) -> BoxFuture<'a, Answer<Vec<View>>> {
+        Box::pin(self.listed(prefix, after, limit))
+    }
+
+    fn request<'a>(&'a self, name: &'a LockName, ask: &'a Ask) -> BoxFuture<'a, Answer<usize>> {
+        Box::pin(async move {
+            self.view_of(name).await?; // whoever can be asked shows itself
+            let request = Request::new(&self.texts.request)
+                .arg(name.as_str(), Type::TEXT)
+                .arg(i64::from(ask.by.pid), Type::INT8)
+                .arg(&*ask.by.host, Type::TEXT)
+                .arg(ask.reason.as_str(), Type::TEXT);
+            let rows = self.ask(request, "asking holders").await?;
+            let many: Option<i64> = rows.first().and_then(|row| row.try_get(0).ok());
+            many.map(|many| many as usize).ok_or_else(|| garbled("asking holders"))
+        })
+    }
+
+    fn break_holds<'a>(&'a self, name: &'a LockName, only: Option<Token>) -> BoxFuture<'a, Answer<usize>> {
+        Box::pin(self.break_them(name, only))
+    }
+
+    fn cell_get<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Answer<Versioned>> {
+        Box::pin(async move {
+            self.control().await?;
+            self.desk.cell_get(name).await.map(|said| said.value)
+        })
+    }
+
+    fn cell_set<'a>(
+        &'a self,
+        name: &'a LockName,
+        expected: u64,
+        value: Option<&'a [u8]>,
+    ) -> BoxFuture<'a, Answer<Option<u64>>> {
+        Box::pin(async move {
+            self.control().await?;
+            self.desk.cell_set(name, expected, value).await.map(|said| said.value)
+        })
+    }
+
+    fn tidy(&self) -> BoxFuture<'_, Answer<()>> {
+        Box::pin(async move { self.ask(Request::new(&self.texts.tidy), "tidying").await.map(drop) })
+    }
+
+    fn probe(&self) -> BoxFuture<'_, Answer<()>> {
+        Box::pin(async move { self.ask(Request::new("SELECT 1"), "probing").await.map(drop) })
+    }
+
+    fn examine(&self) -> BoxFuture<'_, Result<Vec<Finding>>> {
+        Box::pin(async move {
+            self.control().await?;
+            let mut findings = self.shared().examine().await?;
+            let says = format!(
+                "the server's own sessions: a vanished host frees its locks within its ttl, rounded up to a power of two in \
+                 seconds. Each claim that waits needs a connection ({} at most) and holds back VACUUM while it waits",
+                self.settings.max_sessions
+            );
+            findings.push(Finding { level: Level::Good, what: "liveness".to_owned(), says });
+            Ok(findings)
+        })
+    }
+}
+
+/// Rows of `session_view` as views, and whether everybody shows what they hold.
+fn seen(rows: &[Row]) -> std::result::Result<(Vec<View>, bool), Garbled> {
+    let mut views: Vec<View> = Vec::new();
+    let mut is_all = true;
+    for row in rows {
+        let name: &str = get(row, 0)?;
+        if views.last().is_none_or(|view| view.name.as_str() != name) {
+            views.push(View::free(LockName::new(name).map_err(|_| Garbled)?));
+        }
+        let view = views.last_mut().ok_or(Garbled)?;
+        let granted: bool = get(row, 1)?;
+        let mode = if get(row, 5)? { Mode::Shared } else { Mode::Exclusive };
+        let Some(id) = get::<Option<&[u8]>>(row, 3)? else {
+            is_all &= !granted;
+            if granted {
+                view.holders.push(stranger(get(row, 2)?, mode)); // not one of ours, or one that stands still
+            }
+            continue;
+        };
+        let claim = ClaimId::from_bytes(id.try_into().map_err(|_| Garbled)?).fingerprint();
+        let note = verbs::note(get(row, 11)?)?;
+        let os_pid: i64 = get(row, 9)?;
+        let origin = Origin { host: get::<&str>(row, 10)?.into(), pid: u32::try_from(os_pid).map_err(|_| Garbled)? };
+        let age = length(get::<i64>(row, 7)?.max(0));
+        view.kind = Some(verbs::kind(get(row, 4)?)?);
+        let token: Option<i64> = get(row, 6)?;
+        if !granted {
+            view.line.push(Waiter { claim, mode, note, origin, waiting_for: age });
+            continue;
+        }
+        is_all &= token.is_some();
+        let token = Token::new(token.unwrap_or(0) as u64);
+        let asked = verbs::ask(get(row, 12)?, get(row, 13)?, get(row, 14)?)?;
+        let expires_in = length(get::<i64>(row, 8)?);
+        view.holders.push(Holder { claim, mode, token, note, origin, held_for: age, expires_in, closing: false, asked });
+    }
+    Ok((views, is_all))
+}
+
+fn get<'a, T: tokio_postgres::types::FromSql<'a>>(row: &'a Row, column: usize) -> std::result::Result<T, Garbled> {
+    row.try_get(column).map_err(|_| Garbled)
+}
+
+fn stranger(pid: i32, mode: Mode) -> Holder {
+    Holder {
+        claim: Fingerprint(0),
+        mode,
+        token: Token::new(0),
+        note: Note::new(format!("session {pid}, which shows nothing")).unwrap_or_else(|_| Note::none()),
+        origin: Origin { host: "?".into(), pid: 0 },
+        held_for: Duration::ZERO,
+        expires_in: Duration::ZERO,
+        closing: false,
+        asked: None,
+    }
+}
+
+/// Who is told, on behalf of the engine.
+#[derive(Default)]
+struct Ears {
+    listener: OnceLock<Arc<dyn Listener>>,
+    listens: AtomicBool,
+}
+
+impl Ears {
+    fn ring(&self) {
+        if let Some(listener) = self.listener.get() {
+            listener.rung();
+        }
+    }
+}
+
+/// What hears the connection.
+struct Heard(Weak<Ears>);
+
+impl Pushes for Heard {
+    fn said(&self, _: &str, _: &str) {
+        if let Some(ears) = self.0.upgrade() {
+            ears.ring();
+        }
+    }
+
+    fn over(&self) {
+        if let Some(ears) = self.0.upgrade() {
+            ears.listens.store(false, Ordering::Release);
+            ears.ring(); // whoever fetches the mail listens again
+        }
+    }
+}
+
+impl lease::Listener for Ears {
+    fn told(&self, _: lease::Message) {}
+    fn listening(&self) {}
+    fn silenced(&self) {}
+    fn connected(&self, _: &str, _: Instant, _: u64) {}
+    fn home(&self) -> Option<Handle> {
+        self.listener.get().and_then(|listener| listener.home())
+    }
+}

@@ -1,0 +1,97 @@
+-- What others see of a name, holders first, then the line in its order. A row whose `id` is null is somebody's who has the
+-- lock and shows nothing: not yet, or because it is none of ours.
+CREATE OR REPLACE FUNCTION {session_view}(of_names text[]) RETURNS TABLE (
+  name text, granted boolean, pid integer, id bytea, kind smallint, shared boolean, token bigint, age bigint, left_of_it bigint,
+  os_pid bigint, host text, note text, asked_pid bigint, asked_host text, asked_reason text
+) LANGUAGE sql STABLE AS $$
+  SELECT n, l.granted, l.pid, s.id, s.kind, l.shared, s.token,
+         (extract(epoch FROM clock_timestamp() - s.since) * 1000000)::bigint,
+         greatest(s.ttl - coalesce((extract(epoch FROM clock_timestamp() - a.state_change) * 1000000)::bigint, 0), 0),
+         s.os_pid, s.host, s.note, s.asked_pid, s.asked_host, s.asked_reason
+    FROM unnest(of_names) n
+    CROSS JOIN LATERAL {locks_of}({lock_key}(n)) l
+    LEFT JOIN {session} s ON s.pid = l.pid AND s.name = n
+    LEFT JOIN pg_stat_activity a ON a.pid = l.pid
+   ORDER BY n COLLATE "C", l.granted DESC, s.token, l.waits, s.since
+$$;
+
+-- Names in use, in order.
+CREATE OR REPLACE FUNCTION {session_names}(beginning text, later_than text, at_most bigint) RETURNS SETOF text
+LANGUAGE sql STABLE AS $$
+  SELECT DISTINCT s.name COLLATE "C"
+    FROM {session} s
+    JOIN pg_locks l ON l.pid = s.pid AND l.locktype = 'advisory' AND l.objsubid = 1
+     AND l.classid::bigint = ({lock_key}(s.name) >> 32) & 4294967295 AND l.objid::bigint = {lock_key}(s.name) & 4294967295
+   WHERE starts_with(s.name, beginning) AND (later_than IS NULL OR s.name > later_than)
+   ORDER BY 1
+   LIMIT at_most
+$$;
+
+-- How many hold something that is not shown yet.
+CREATE OR REPLACE FUNCTION {session_unshown}() RETURNS bigint LANGUAGE sql STABLE AS $$
+  SELECT count(*)
+    FROM pg_locks m
+   WHERE m.locktype = 'advisory' AND m.granted AND m.objsubid = 2 AND m.objid::bigint <> 7
+     AND m.classid::bigint = {lock_space}()::bigint & 4294967295
+     AND m.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+     AND NOT EXISTS (SELECT FROM {session} s WHERE s.pid = m.pid AND s.token IS NOT NULL
+                        AND {lock_mark}({lock_key}(s.name), s.kind) = m.objid::bigint)
+$$;
+
+-- Leaves a request with every holder to let go, and tells their clients. How many.
+CREATE OR REPLACE FUNCTION {session_request}(of_name text, by_pid bigint, by_host text, why text) RETURNS bigint
+LANGUAGE plpgsql AS $$
+DECLARE
+  s record;
+  many bigint := 0;
+BEGIN
+  FOR s IN
+    UPDATE {session} SET asked_pid = by_pid, asked_host = by_host, asked_reason = why
+     WHERE name = of_name AND token IS NOT NULL
+       AND pid IN (SELECT pid FROM {locks_of}({lock_key}(of_name)) WHERE granted)
+    RETURNING client
+  LOOP
+    PERFORM pg_notify('{PREFIX}' || lpad(to_hex(s.client), 16, '0'), '');
+    many := many + 1;
+  END LOOP;
+  RETURN many;
+END $$;
+
+-- Tells holders, all or the one with this token, that they have lost it. The sessions that are to let go.
+CREATE OR REPLACE FUNCTION {session_break}(of_name text, only_token bigint) RETURNS integer[] LANGUAGE plpgsql AS $$
+DECLARE
+  s record;
+  pids integer[] := '{}';
+BEGIN
+  FOR s IN
+    UPDATE {session} SET broken = true
+     WHERE name = of_name AND token IS NOT NULL AND (only_token IS NULL OR token = only_token)
+       AND pid IN (SELECT pid FROM {locks_of}({lock_key}(of_name)) WHERE granted)
+    RETURNING client, pid
+  LOOP
+    PERFORM pg_notify('{PREFIX}' || lpad(to_hex(s.client), 16, '0'), '');
+    pids := pids || s.pid;
+  END LOOP;
+  -- Whoever shows nothing can be told nothing.
+  IF only_token IS NULL THEN
+    pids := pids || ARRAY(
+      SELECT l.pid FROM {locks_of}({lock_key}(of_name)) l
+       WHERE l.granted AND NOT EXISTS (SELECT FROM {session} s WHERE s.pid = l.pid AND s.name = of_name)
+    );
+  END IF;
+  RETURN pids;
+END $$;
+
+-- Which of these sessions still have what they were told to let go of.
+CREATE OR REPLACE FUNCTION {session_broken}(of_name text, pids integer[]) RETURNS integer[] LANGUAGE sql STABLE AS $$
+  SELECT ARRAY(
+    SELECT l.pid FROM {locks_of}({lock_key}(of_name)) l
+     WHERE l.granted AND l.pid = ANY (pids)
+       AND NOT EXISTS (SELECT FROM {session} s WHERE s.pid = l.pid AND s.name = of_name AND NOT s.broken)
+  )
+$$;
+
+-- Removes what sessions that are no more have left.
+CREATE OR REPLACE FUNCTION {session_tidy}() RETURNS void LANGUAGE sql AS $$
+  DELETE FROM {session} s WHERE NOT EXISTS (SELECT FROM pg_stat_activity a WHERE a.pid = s.pid)
+$$;

@@ -1,0 +1,59 @@
+//! The suite every store must pass, over the server's own sessions, on one server that all cases share, each case with a prefix
+//! of its own.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use tenure_core::{Backend, Result};
+use tenure_testkit::Harness;
+use tenure_testkit::servers::postgres::{Postgres, PostgresOptions};
+
+/// One with room for every waiter of every case that runs at the time.
+fn server() -> &'static Postgres {
+    static SERVER: std::sync::OnceLock<Postgres> = std::sync::OnceLock::new();
+    SERVER.get_or_init(|| Postgres::start(PostgresOptions::new().max_connections(1_000)))
+}
+
+struct Session {
+    prefix: String,
+}
+
+impl Session {
+    fn address(&self) -> String {
+        format!("{}?liveness=session&prefix={}", server().url(), self.prefix)
+    }
+}
+
+impl Harness for Session {
+    async fn start() -> Self {
+        static CASES: AtomicU32 = AtomicU32::new(0);
+        let prefix = format!("c{}_{}_", std::process::id(), CASES.fetch_add(1, Ordering::Relaxed));
+        Session { prefix }
+    }
+
+    async fn backend(&self) -> Arc<dyn Backend> {
+        Self::open(&self.address()).await.expect("the server is there")
+    }
+
+    /// Advisory locks of the prefix, and rows of its tables.
+    async fn residue(&self) -> usize {
+        let prefix = &self.prefix;
+        let sql = format!(
+            "SELECT (SELECT count(*) FROM {prefix}session) + (SELECT count(*) FROM {prefix}cell)
+                  + (SELECT count(*) FROM {prefix}ticket) + (SELECT count(*) FROM {prefix}name)
+                  + (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 2
+                      AND classid::bigint = {prefix}lock_space()::bigint & 4294967295)"
+        );
+        server().sql(&sql)[0][0].parse().expect("a number")
+    }
+
+    fn url(&self) -> Option<String> {
+        Some(self.address())
+    }
+
+    async fn open(url: &str) -> Result<Arc<dyn Backend>> {
+        tenure_postgres::connect(&url.parse()?).await
+    }
+}
+
+tenure_testkit::conformance!(session => Session);
