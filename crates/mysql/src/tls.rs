@@ -18,7 +18,7 @@ pub(crate) fn read(tls: &Tls) -> Result<SslOpts> {
         .with_client_identity(identity);
     Ok(match &tls.server_name {
         // It is checked as the host's would be; only the name is another.
-        Some(name) => options.with_danger_tls_hostname_override(name.clone()),
+        Some(name) => options.with_danger_tls_hostname_override(Some(name.clone())),
         None => options,
     })
 }

@@ -42,6 +42,16 @@ pub fn trusted(tls: &Tls) -> Result<Option<Pem<Vec<CertificateDer<'static>>>>> {
     tls.ca.as_deref().map(|path| certificates(path, "ca")).transpose()
 }
 
+/// The certificates that this system trusts.
+pub fn system() -> Result<Vec<CertificateDer<'static>>> {
+    let found = rustls_native_certs::load_native_certs().certs;
+    if found.is_empty() {
+        return Err(bad("this system has no certificates of signers to trust")
+            .with_hint("Install the package ca-certificates, or give the server's signer with ca=FILE"));
+    }
+    Ok(found)
+}
+
 /// The client's own certificate, if it has one.
 pub fn own(tls: &Tls) -> Result<Option<Own>> {
     let (Some(cert_file), Some(key_file)) = (&tls.cert, &tls.key) else { return Ok(None) };
@@ -69,13 +79,7 @@ pub fn client_config(tls: &Tls) -> Result<Arc<ClientConfig>> {
                 })?;
             }
         }
-        None => {
-            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-            if roots.is_empty() {
-                return Err(bad("this system has no certificates of signers to trust")
-                    .with_hint("Install the package ca-certificates, or give the server's signer with ca=FILE"));
-            }
-        }
+        None => drop(roots.add_parsable_certificates(system()?)),
     }
     let config = ClientConfig::builder().with_root_certificates(roots);
     Ok(Arc::new(match own(tls)? {

@@ -1,0 +1,133 @@
+//! From a URL to a backend, and to a database that has what is needed.
+
+use std::sync::Arc;
+
+use mysql_async::Conn;
+use mysql_async::prelude::Queryable;
+use tenure_core::lease::Lease;
+use tenure_core::{Backend, Error, ErrorKind, Result, StoreUrl};
+
+use crate::config::{Liveness, Settings};
+use crate::desk::Tables;
+use crate::link::read_all;
+use crate::schema::{self, VERSION};
+use crate::verbs::{number, text};
+use crate::{error, examine};
+
+/// Connects to what a URL names. Tables and procedures that are not there are made, if the user may.
+///
+/// # Cancel safety
+/// Dropped before it completes, tables may have been made; nothing else is left.
+pub async fn connect(url: &StoreUrl) -> Result<Arc<dyn Backend>> {
+    let settings = Settings::from_url(url)?;
+    if settings.liveness == Liveness::Session {
+        return Err(Error::new(ErrorKind::Unsupported, "there is no session mode yet").with_store(settings.describe()));
+    }
+    prepare(&settings).await?;
+    let mut key = [0; 8];
+    getrandom::fill(&mut key).map_err(|error| {
+        Error::new(ErrorKind::Backend, "the kernel has no random numbers").with_source(error.to_string())
+    })?;
+    let lease = Lease::new(Tables::new(settings, u64::from_le_bytes(key)));
+    lease.desk().asks.server().await?;
+    Ok(Arc::new(lease))
+}
+
+/// Makes the tables and procedures that a URL's prefix stands for, or puts them right. May be done again at any time.
+///
+/// # Cancel safety
+/// Dropped before it completes, some may have been made; the next time makes the others.
+pub async fn migrate(url: &StoreUrl) -> Result<()> {
+    let settings = Settings::from_url(url)?;
+    let mut conn = open(&settings).await?;
+    create(&mut conn, &settings).await?;
+    let _ = conn.disconnect().await;
+    Ok(())
+}
+
+async fn open(settings: &Settings) -> Result<Conn> {
+    let opened = tokio::time::timeout(settings.connect_limit, Conn::new(settings.options()?)).await;
+    let timed_out = |_| Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into());
+    opened.unwrap_or_else(timed_out).map_err(|failure| error::explain_connect(failure, settings).error)
+}
+
+/// Sees that everything is there, and used as these settings say.
+async fn prepare(settings: &Settings) -> Result<()> {
+    let mut conn = open(settings).await?;
+    let refused = |failure| error::explain(failure, settings, "looking at the tables").error;
+    let (server, _) = examine::look(&mut conn, &examine::Runs::default()).await.map_err(refused)?;
+    examine::require(&server, settings)?;
+    let found = version(&mut conn, settings).await?;
+    if found != Some(VERSION) {
+        if found.is_some_and(|found| found > VERSION) {
+            let what = format!("the tables are of version {}, and this program knows {VERSION}", found.unwrap_or_default());
+            return Err(Error::new(ErrorKind::Backend, what)
+                .with_store(settings.describe())
+                .with_hint("Update the program, or use another prefix"));
+        }
+        create(&mut conn, settings).await?;
+    }
+    claim(&mut conn, settings).await?;
+    let _ = conn.disconnect().await;
+    Ok(())
+}
+
+/// The version of what is there; none where nothing is.
+async fn version(conn: &mut Conn, settings: &Settings) -> Result<Option<u32>> {
+    let statement = format!("SELECT version FROM {}setup WHERE id = 1", settings.prefix);
+    match read_all(conn, &statement).await {
+        Ok(sets) => Ok(sets.first().and_then(|rows| rows.first()).and_then(|row| number(row, 0)).map(|found| found as u32)),
+        Err(failure) if error::code(&failure) == Some(NO_TABLE) => Ok(None),
+        Err(failure) => Err(error::explain(failure, settings, "looking at the tables").error),
+    }
+}
+
+/// Makes everything, one client at a time where the server has a lock for that, and again where two met all the same.
+async fn create(conn: &mut Conn, settings: &Settings) -> Result<()> {
+    let failed = |failure| error::explain(failure, settings, "making the tables").error;
+    let lock = format!("CONCAT('tenure:', LEFT(SHA2(CONCAT(DATABASE(), '/{}'), 256), 40))", settings.prefix);
+    conn.query_drop(format!("DO GET_LOCK({lock}, 10)")).await.map_err(failed)?;
+    let mut tries = 0;
+    let made = loop {
+        match apply(conn, settings).await {
+            Err(failure) if tries < 5 && error::code(&failure).is_some_and(|code| MET.contains(&code)) => tries += 1,
+            made => break made,
+        }
+    };
+    let _ = conn.query_drop(format!("DO RELEASE_LOCK({lock})")).await;
+    made.map_err(failed)
+}
+
+async fn apply(conn: &mut Conn, settings: &Settings) -> mysql_async::Result<()> {
+    for statement in schema::statements(&settings.prefix) {
+        conn.query_drop(statement).await?;
+    }
+    Ok(())
+}
+
+/// One prefix is used in one way: the first client decides.
+async fn claim(conn: &mut Conn, settings: &Settings) -> Result<()> {
+    let (prefix, wanted) = (&settings.prefix, settings.liveness.as_str());
+    let refused = |failure| error::explain(failure, settings, "looking at the tables").error;
+    let statement = format!("SELECT liveness FROM {prefix}setup WHERE id = 1");
+    for _ in 0..2 {
+        let sets = read_all(conn, &statement).await.map_err(refused)?;
+        let found = sets.first().and_then(|rows| rows.first()).map(|row| text(row, 0)).unwrap_or_default();
+        if found == wanted {
+            return Ok(());
+        }
+        if !found.is_empty() {
+            let what = format!("the tables with this prefix are used with liveness={found}, and were now asked for as {wanted}");
+            return Err(Error::new(ErrorKind::Unsupported, what).with_store(settings.describe()).with_hint(format!(
+                "The two do not see each other's holds. Write liveness={found} everywhere, or another prefix={{TEXT}}"
+            )));
+        }
+        let first = format!("UPDATE {prefix}setup SET liveness = '{wanted}' WHERE id = 1 AND liveness IS NULL");
+        conn.query_drop(first).await.map_err(refused)?;
+    }
+    Err(Error::new(ErrorKind::Backend, "the tables do not remember how they are used").with_store(settings.describe()))
+}
+
+const NO_TABLE: u16 = 1146;
+/// Somebody else makes the same at the same time.
+const MET: &[u16] = &[1050, 1061, 1205, 1213, 1304, 1305];

@@ -1,0 +1,280 @@
+//! Each verb's way to the server.
+//!
+//! Three connections at most: one for asks and all that is only read, one for renewals and ends, which nothing that a user asks
+//! for can hold up, and one for looking after waiters.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tenure_core::backend::{Abilities, BoxFuture, Fencing, Finding, Liveness, Reach, Waiting};
+use tenure_core::lease::{
+    ALIVE, Answer, Asked, Asking, Desk, Ended, Ending, Failure, Fate, Limits, Listener, Looked, MARK, QUIET, Renewed, Said,
+};
+use tenure_core::record::ClientKey;
+use tenure_core::{Ask, Claim, ClaimId, Error, ErrorKind, Instant, Kind, LockName, MIN_TTL, Mode, Result, Token, Versioned, View};
+
+use crate::config::Settings;
+use crate::examine::Server;
+use crate::link::{Link, Rows, Shared};
+use crate::verbs::{self, Nonsense};
+
+/// What MySQL and MariaDB can do in lease mode.
+pub const ABILITIES: Abilities = Abilities {
+    store: "mysql",
+    kinds: &Kind::ALL,
+    fencing: Fencing::DataOrClock,
+    waiting: Waiting::Polled,
+    liveness: Liveness::Lease,
+    reach: Reach::Network,
+    cells: true,
+    delays: true,
+    shortest_ttl: MIN_TTL,
+};
+
+/// How many names are tidied in one transaction: whoever comes to a new name waits for it.
+const TIDY_AT_ONCE: usize = 32;
+/// While anybody waits, the places are kept about once a second; if they were not for so long, nobody does.
+const BEATS_STOPPED: Duration = Duration::from_millis(1_500);
+
+/// A client of one server.
+pub(crate) struct Tables {
+    settings: Arc<Settings>,
+    client: ClientKey,
+    shared: Arc<Shared>,
+    pub(crate) asks: Link,
+    keep: Link,
+    ear: Link,
+    /// When this client was last heard of by the server, if it has a row there; else 0.
+    beat: AtomicU64,
+}
+
+impl Tables {
+    pub(crate) fn new(settings: Settings, client: ClientKey) -> Self {
+        let (settings, shared) = (Arc::new(settings), Arc::<Shared>::default());
+        let link = || Link::new(&settings, &shared);
+        let (asks, keep, ear) = (link(), link(), link());
+        Tables { settings, client, shared, asks, keep, ear, beat: AtomicU64::new(0) }
+    }
+
+    fn prefix(&self) -> &str {
+        &self.settings.prefix
+    }
+
+    fn read<T>(&self, read: Result<Said<T>, Nonsense>) -> Answer<T> {
+        read.map_err(|Nonsense| {
+            let error = Error::new(ErrorKind::Backend, "the server's answer is not what was asked for")
+                .with_store(self.settings.describe())
+                .with_hint("Are the procedures ours? `tenure migrate` puts them right");
+            Failure { error, fate: Fate::Unknown, again: false }
+        })
+    }
+
+    /// Fetches what others had to say to this client.
+    async fn fetch_mail(&self) -> Answer<()> {
+        let said = self.touch_once(None, &[]).await?;
+        if let Some(listener) = self.shared.listener() {
+            said.value.mail.into_iter().for_each(|message| listener.told(message));
+        }
+        Ok(Said { now: said.now, value: () })
+    }
+
+    async fn touch_once(&self, alive: Option<Duration>, waiters: &[(LockName, ClaimId)]) -> Answer<Looked> {
+        let ids = waiters.iter().map(|(_, id)| *id);
+        let sets = self.ear.send("looking after waiters", |_| verbs::touch(self.prefix(), self.client, alive, ids)).await?;
+        self.read(verbs::touched(&sets).map(|(said, _)| said))
+    }
+
+    async fn tidy_names(&self, link: &Link, names: &[LockName], quiet: Duration) -> Answer<()> {
+        for names in names.chunks(TIDY_AT_ONCE) {
+            let calls = names.iter().map(|name| verbs::tidy(self.prefix(), name, quiet)).collect();
+            link.send("tidying", |_| together(calls)).await?;
+        }
+        Ok(Said { now: 0, value: () })
+    }
+
+    async fn rows(&self, doing: &str, text: String) -> Result<Rows, Failure> {
+        self.asks.send(doing, |_| text).await
+    }
+}
+
+/// Several calls in one transaction, of which each that fails undoes all.
+fn together(calls: Vec<String>) -> String {
+    format!("START TRANSACTION; {}; COMMIT", calls.join("; "))
+}
+
+/// One call alone, or several together where the server can undo one statement without undoing all.
+fn batch(server: &Server, many: usize, call: impl Fn(usize, bool) -> String) -> String {
+    let alone = many == 1 || server.forgets_batches();
+    let calls: Vec<String> = (0..many).map(|place| call(place, alone)).collect();
+    if alone { calls.join("; ") } else { together(calls) }
+}
+
+impl Desk for Tables {
+    fn abilities(&self) -> Abilities {
+        ABILITIES
+    }
+
+    fn describe(&self) -> String {
+        self.settings.describe()
+    }
+
+    fn client(&self) -> ClientKey {
+        self.client
+    }
+
+    fn limits(&self) -> Limits {
+        Limits { answer: self.settings.answer_limit, patience: self.settings.patience }
+    }
+
+    fn attach(&self, listener: Arc<dyn Listener>) {
+        self.shared.attach(listener);
+    }
+
+    fn ask<'a>(&'a self, asks: &'a [Asking]) -> BoxFuture<'a, Answer<Vec<Asked>>> {
+        Box::pin(async move {
+            let call = |place: usize, alone| verbs::ask(self.prefix(), self.client, &asks[place], ALIVE, alone);
+            let sets = self.asks.send("asking", |server| batch(server, asks.len(), call)).await?;
+            self.read(verbs::asked(&sets))
+        })
+    }
+
+    fn end<'a>(&'a self, ends: &'a [Ending]) -> BoxFuture<'a, Answer<Vec<Ended>>> {
+        Box::pin(async move {
+            let call = |place: usize, alone| verbs::end(self.prefix(), &ends[place], alone);
+            let sets = self.keep.send("ending", |server| batch(server, ends.len(), call)).await?;
+            self.read(verbs::ended(&sets))
+        })
+    }
+
+    fn renew<'a>(&'a self, claims: &'a [Claim]) -> BoxFuture<'a, Answer<Vec<Renewed>>> {
+        Box::pin(async move {
+            let ids = claims.iter().map(|claim| claim.id);
+            let sets = self.keep.send("renewing", |_| verbs::renew(self.prefix(), ids)).await?;
+            self.read(verbs::renewed(&sets, claims.len()))
+        })
+    }
+
+    fn touch<'a>(&'a self, beat: bool, waiters: &'a [(LockName, ClaimId)]) -> BoxFuture<'a, Answer<Looked>> {
+        Box::pin(async move {
+            if beat {
+                self.beat.store(Instant::now().as_nanos(), Ordering::Relaxed);
+            }
+            self.touch_once(beat.then_some(ALIVE), waiters).await
+        })
+    }
+
+    fn convert<'a>(&'a self, claim: &'a Claim, to: Mode, token: Token) -> BoxFuture<'a, Answer<Option<(Token, Duration)>>> {
+        Box::pin(async move {
+            let text = verbs::convert(self.prefix(), &claim.name, claim.id, to, token);
+            self.read(verbs::converted(&self.rows("converting", text).await?))
+        })
+    }
+
+    fn view<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Answer<View>> {
+        Box::pin(async move {
+            let said = self.read(verbs::viewed(&self.rows("looking", verbs::view(self.prefix(), name)).await?))?;
+            let view = said.value.into_iter().next().unwrap_or_else(|| View::free(name.clone()));
+            Ok(Said { now: said.now, value: view })
+        })
+    }
+
+    fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a LockName>, limit: usize) -> BoxFuture<'a, Answer<Vec<View>>> {
+        Box::pin(async move {
+            let mut views: Vec<View> = Vec::new();
+            let mut after = after.cloned();
+            loop {
+                let wanted = limit - views.len();
+                let text = verbs::list(self.prefix(), prefix, after.as_ref(), wanted);
+                let said = self.read(verbs::viewed(&self.rows("listing", text).await?))?;
+                let is_last = said.value.len() < wanted;
+                after = said.value.last().map(|view| view.name.clone());
+                // Where time has ended everybody, nobody has come by since.
+                views.extend(said.value.into_iter().filter(|view| !view.is_free()));
+                if is_last || views.len() == limit {
+                    return Ok(Said { now: said.now, value: views });
+                }
+            }
+        })
+    }
+
+    fn request<'a>(&'a self, name: &'a LockName, ask: &'a Ask) -> BoxFuture<'a, Answer<usize>> {
+        Box::pin(async move {
+            self.read(verbs::counted(&self.rows("asking holders", verbs::request(self.prefix(), name, ask)).await?))
+        })
+    }
+
+    fn break_holds<'a>(&'a self, name: &'a LockName, only: Option<Token>) -> BoxFuture<'a, Answer<usize>> {
+        Box::pin(async move {
+            self.read(verbs::counted(&self.rows("breaking", verbs::break_holds(self.prefix(), name, only)).await?))
+        })
+    }
+
+    fn cell_get<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Answer<Versioned>> {
+        Box::pin(async move {
+            self.read(verbs::cell(&self.rows("reading a cell", verbs::cell_get(self.prefix(), name)).await?))
+        })
+    }
+
+    fn cell_set<'a>(
+        &'a self,
+        name: &'a LockName,
+        expected: u64,
+        value: Option<&'a [u8]>,
+    ) -> BoxFuture<'a, Answer<Option<u64>>> {
+        Box::pin(async move {
+            let text = verbs::cell_set(self.prefix(), name, expected, value);
+            self.read(verbs::cell_written(&self.rows("writing a cell", text).await?))
+        })
+    }
+
+    fn tidy<'a>(&'a self, names: &'a [LockName]) -> BoxFuture<'a, Answer<()>> {
+        Box::pin(async move {
+            let beat = self.beat.load(Ordering::Relaxed);
+            if beat > 0 && Instant::now().since(Instant::from_nanos(beat)) > BEATS_STOPPED {
+                let text = format!("DELETE FROM {}client WHERE id = {}", self.prefix(), self.client);
+                self.ear.send("tidying", |_| text).await?;
+                let _ = self.beat.compare_exchange(beat, 0, Ordering::Relaxed, Ordering::Relaxed);
+            }
+            self.fetch_mail().await?; // what was said to whom has let go meanwhile
+            self.tidy_names(&self.ear, names, QUIET).await
+        })
+    }
+
+    fn tidy_after<'a>(&'a self, after: Option<&'a LockName>, limit: usize) -> BoxFuture<'a, Answer<Option<LockName>>> {
+        Box::pin(async move {
+            let text = verbs::names_after(self.prefix(), after, limit);
+            let said = self.read(verbs::names(&self.ear.send("tidying", |_| text).await?))?;
+            self.tidy_names(&self.ear, &said.value, QUIET).await?;
+            let text = format!("CALL {}leftovers({limit}, {})", self.prefix(), verbs::micros(MARK));
+            self.ear.send("tidying", |_| text).await?;
+            let is_last = said.value.len() < limit;
+            Ok(Said { now: said.now, value: said.value.into_iter().last().filter(|_| !is_last) })
+        })
+    }
+
+    fn leave<'a>(&'a self, names: &'a [LockName]) -> BoxFuture<'a, Answer<()>> {
+        Box::pin(async move {
+            self.fetch_mail().await?;
+            let text = format!("DELETE FROM {}client WHERE id = {}", self.prefix(), self.client);
+            self.ear.send("leaving", |_| text).await?;
+            self.tidy_names(&self.ear, names, Duration::ZERO).await
+        })
+    }
+
+    fn probe(&self) -> BoxFuture<'_, Answer<()>> {
+        Box::pin(async move {
+            let (prefix, client) = (self.prefix(), self.client);
+            self.beat.store(Instant::now().as_nanos(), Ordering::Relaxed); // there is a row to remove
+            let text = format!(
+                "INSERT INTO {prefix}client (id, alive) VALUES ({client}, 1) ON DUPLICATE KEY UPDATE alive = alive + 1"
+            );
+            self.rows("probing", text).await?;
+            Ok(Said { now: 0, value: () })
+        })
+    }
+
+    fn examine(&self) -> BoxFuture<'_, Result<Vec<Finding>>> {
+        Box::pin(async move { Ok(Vec::new()) })
+    }
+}

@@ -1,0 +1,240 @@
+//! One connection: made when it is needed, used by one request at a time, thrown away when anything is in doubt.
+//!
+//! The protocol knows no request numbers: whoever sent something must read all of its answer before anybody else sends. So a
+//! request takes the connection out of its place and puts it back when the answer was read; a future that is dropped in
+//! between takes it along, and the next request makes another. Nothing half-read is ever used again.
+//!
+//! Who can interleave: requests of one link queue, in the order of asking. While one connects, the others wait for it. After a
+//! failed attempt the next one waits a while, longer each time and at random, so that a restarted server is not stormed.
+//!
+//! A connection lives on the runtime of whoever happened to need it first: a hop to a thread of our own and back would cost
+//! every request some microseconds. It may vanish with that runtime, or stand still with its only thread; one that fell
+//! silent on such a runtime is made anew on the keeper's, and so are all that follow it.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use mysql_async::prelude::Queryable;
+use mysql_async::{Conn, Row};
+use tenure_core::lease::{Failure, Listener};
+use tenure_core::{Clock, Instant};
+use tokio::runtime::{Handle, RuntimeFlavor};
+
+use crate::config::Settings;
+use crate::error;
+use crate::examine::{self, Server};
+
+/// How long a request may go unanswered before its connection is given up: more than a lock is waited for.
+const ANSWER_LIMIT: Duration = Duration::from_secs(2);
+/// A connection that was idle for so long may have been closed by the server, which is found out before it is relied on.
+const IDLE: Duration = Duration::from_secs(5);
+
+/// The rows of each result.
+pub(crate) type Rows = Vec<Vec<Row>>;
+
+/// A way to the server, for one purpose.
+pub(crate) struct Link {
+    way: Way,
+    place: tokio::sync::Mutex<Place>,
+}
+
+/// What it takes to make a connection, wherever that is done.
+#[derive(Clone)]
+struct Way {
+    settings: Arc<Settings>,
+    shared: Arc<Shared>,
+    /// A connection stood still with the caller's only thread: the next one lives on the keeper's runtime.
+    homeward: Arc<AtomicBool>,
+}
+
+/// What the links of a client share.
+#[derive(Default)]
+pub(crate) struct Shared {
+    listener: OnceLock<Arc<dyn Listener>>,
+    runs: examine::Runs,
+}
+
+impl Shared {
+    /// From now on this one is told.
+    pub(crate) fn attach(&self, listener: Arc<dyn Listener>) {
+        let _ = self.listener.set(listener);
+    }
+
+    /// Who is told.
+    pub(crate) fn listener(&self) -> Option<&Arc<dyn Listener>> {
+        self.listener.get()
+    }
+}
+
+/// Where the connection is while nobody uses it, and what came of the last attempts to make one.
+struct Place {
+    live: Option<Live>,
+    failed: u32,
+    not_before: Instant,
+}
+
+/// A connection that was there when it was last used.
+struct Live {
+    conn: Conn,
+    server: Arc<Server>,
+    used: Instant,
+    /// To be set when it falls silent; `None` where its runtime cannot stand still.
+    homeward: Option<Arc<AtomicBool>>,
+}
+
+impl Link {
+    pub(crate) fn new(settings: &Arc<Settings>, shared: &Arc<Shared>) -> Self {
+        let way = Way { settings: Arc::clone(settings), shared: Arc::clone(shared), homeward: Arc::default() };
+        let place = Place { live: None, failed: 0, not_before: Instant::from_nanos(0) };
+        Link { way, place: tokio::sync::Mutex::new(place) }
+    }
+
+    /// Sends statements and reads all that they answer; `doing` completes "while …". The text may depend on the server.
+    ///
+    /// # Cancel safety
+    /// Dropped, the statements may or may not be executed, and their connection is closed.
+    pub(crate) async fn send(&self, doing: &str, text: impl FnOnce(&Server) -> String) -> Result<Rows, Failure> {
+        let mut place = self.place.lock().await;
+        let mut live = match place.live.take() {
+            Some(live) => self.still_there(live).await,
+            None => None,
+        };
+        if live.is_none() {
+            live = Some(Box::pin(self.make(&mut place)).await?);
+        }
+        let Some(mut live) = live else { unreachable!("it was made") };
+        let text = text(&live.server);
+        match tokio::time::timeout(ANSWER_LIMIT, live.query(&text)).await {
+            Ok(Ok(rows)) => {
+                live.used = Instant::now();
+                place.live = Some(live);
+                Ok(rows)
+            }
+            Ok(Err(failure)) => {
+                // Our procedures undo what they began; a statement that never came to one left a transaction open.
+                if error::leaves_connection(&failure)
+                    && let Ok(Ok(())) = tokio::time::timeout(ANSWER_LIMIT, live.conn.query_drop("ROLLBACK")).await
+                {
+                    live.used = Instant::now();
+                    place.live = Some(live);
+                }
+                Err(error::explain(failure, &self.way.settings, doing))
+            }
+            Err(_) => {
+                if let Some(homeward) = &live.homeward {
+                    homeward.store(true, Ordering::Relaxed);
+                }
+                Err(error::silent(&self.way.settings, ANSWER_LIMIT, doing))
+            }
+        }
+    }
+
+    /// What is known about the server, by a connection made now if need be.
+    ///
+    /// # Cancel safety
+    /// It only reads.
+    pub(crate) async fn server(&self) -> Result<Arc<Server>, Failure> {
+        let mut place = self.place.lock().await;
+        if let Some(live) = &place.live {
+            return Ok(Arc::clone(&live.server));
+        }
+        let live = Box::pin(self.make(&mut place)).await?;
+        let server = Arc::clone(&live.server);
+        place.live = Some(live);
+        Ok(server)
+    }
+
+    /// The connection, if it has not been closed while nobody used it.
+    async fn still_there(&self, mut live: Live) -> Option<Live> {
+        if Instant::now().since(live.used) < IDLE {
+            return Some(live);
+        }
+        match tokio::time::timeout(ANSWER_LIMIT, live.conn.ping()).await {
+            Ok(Ok(())) => Some(live),
+            _ => None,
+        }
+    }
+
+    async fn make(&self, place: &mut Place) -> Result<Live, Failure> {
+        Clock::Boot.sleep_until(place.not_before).await;
+        let listener = self.way.shared.listener();
+        let home = listener.and_then(|listener| listener.home()).filter(|_| self.way.homeward.load(Ordering::Relaxed));
+        let made = match home {
+            None => self.way.connect().await,
+            Some(home) => {
+                let way = self.way.clone();
+                let limit = self.way.settings.connect_limit;
+                let ended = |_| Err(error::silent(&self.way.settings, limit, "connecting"));
+                home.spawn(async move { way.connect().await }).await.unwrap_or_else(ended)
+            }
+        };
+        match made {
+            Ok((live, sent, now)) => {
+                place.failed = 0;
+                if let Some(listener) = listener {
+                    listener.connected(&live.server.run, sent, now);
+                }
+                Ok(live)
+            }
+            Err(failure) => {
+                place.failed += 1;
+                place.not_before = Instant::now() + pause_after(place.failed);
+                Err(failure)
+            }
+        }
+    }
+}
+
+impl Way {
+    async fn connect(&self) -> Result<(Live, Instant, u64), Failure> {
+        let Settings { connect_limit, .. } = *self.settings;
+        match tokio::time::timeout(connect_limit, self.log_in()).await {
+            Ok(made) => made,
+            Err(_) => {
+                let timed_out = std::io::Error::from(std::io::ErrorKind::TimedOut);
+                Err(error::explain_connect(timed_out.into(), &self.settings))
+            }
+        }
+    }
+
+    async fn log_in(&self) -> Result<(Live, Instant, u64), Failure> {
+        let failed = |failure| error::explain_connect(failure, &self.settings);
+        let mut conn = Conn::new(self.settings.options().map_err(error::refused)?).await.map_err(failed)?;
+        let sent = Instant::now();
+        let (server, now) = examine::look(&mut conn, &self.shared.runs).await.map_err(failed)?;
+        examine::require(&server, &self.settings)?;
+        conn.query_drop(server.setup()).await.map_err(failed)?;
+        let may_stand_still = Handle::current().runtime_flavor() == RuntimeFlavor::CurrentThread;
+        let homeward = may_stand_still.then(|| Arc::clone(&self.homeward));
+        Ok((Live { conn, server: Arc::new(server), used: Instant::now(), homeward }, sent, now))
+    }
+}
+
+impl Live {
+    async fn query(&mut self, text: &str) -> mysql_async::Result<Rows> {
+        read_all(&mut self.conn, text).await
+    }
+}
+
+/// Sends statements, and gives the rows of every result that has columns.
+pub(crate) async fn read_all(conn: &mut Conn, text: &str) -> mysql_async::Result<Rows> {
+    let mut results = conn.query_iter(text).await?;
+    let mut sets = Vec::new();
+    while !results.is_empty() {
+        let has_columns = !results.columns_ref().is_empty();
+        let rows = results.collect::<Row>().await?;
+        if has_columns {
+            sets.push(rows);
+        }
+    }
+    Ok(sets)
+}
+
+/// A random while, growing with every failure: up to 20 ms after the first, never more than a second.
+fn pause_after(failures: u32) -> Duration {
+    let longest = Duration::from_millis(10).saturating_mul(1 << failures.min(7)).min(Duration::from_secs(1));
+    let mut bytes = [0; 4];
+    getrandom::fill(&mut bytes).expect("the kernel has random numbers");
+    longest.mul_f64(f64::from(u32::from_le_bytes(bytes)) / f64::from(u32::MAX))
+}
