@@ -41,7 +41,7 @@ CREATE OR REPLACE FUNCTION {session_try}(of_name text, of_kind integer, is_share
 DECLARE
   key CONSTANT bigint := {lock_key}(of_name);
 BEGIN
-  IF CASE WHEN is_shared THEN pg_try_advisory_lock_shared(key) ELSE pg_try_advisory_lock(key) END THEN
+  IF (CASE WHEN is_shared THEN pg_try_advisory_lock_shared(key) ELSE pg_try_advisory_lock(key) END) THEN
     PERFORM pg_advisory_lock_shared({lock_space}(), {lock_mark}(key, of_kind));
     RETURN nextval('{token}');
   END IF;
@@ -54,7 +54,7 @@ CREATE OR REPLACE FUNCTION {session_wait}(
 ) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
   key CONSTANT bigint := {lock_key}(of_name);
-  next bigint;
+  fresh bigint;
 BEGIN
   PERFORM set_config('lock_timeout', milliseconds::text, true);
   IF is_shared THEN
@@ -64,9 +64,9 @@ BEGIN
   END IF;
   PERFORM set_config('lock_timeout', '0', true);
   PERFORM pg_advisory_lock_shared({lock_space}(), {lock_mark}(key, of_kind));
-  next := nextval('{token}');
-  UPDATE {session} SET token = next, since = clock_timestamp() WHERE pid = pg_backend_pid() AND id = of_id;
-  RETURN next;
+  fresh := nextval('{token}');
+  UPDATE {session} SET token = fresh, since = clock_timestamp() WHERE pid = pg_backend_pid() AND id = of_id;
+  RETURN fresh;
 END $$;
 
 -- Lets go of what this session certainly has.
@@ -116,7 +116,7 @@ CREATE OR REPLACE FUNCTION {session_convert}(
 ) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
   key CONSTANT bigint := {lock_key}(of_name);
-  next bigint := known;
+  fresh bigint := known;
 BEGIN
   IF be_shared AND NOT was_shared THEN
     PERFORM pg_advisory_lock_shared(key);
@@ -128,12 +128,12 @@ BEGIN
       END IF;
       PERFORM pg_advisory_unlock_shared(key);
     END IF;
-    next := nextval('{token}');
+    fresh := nextval('{token}');
   END IF;
   IF is_shown THEN
-    UPDATE {session} SET token = next, shared = be_shared WHERE pid = pg_backend_pid() AND id = of_id;
+    UPDATE {session} SET token = fresh, shared = be_shared WHERE pid = pg_backend_pid() AND id = of_id;
   END IF;
-  RETURN next;
+  RETURN fresh;
 END $$;
 
 -- Sets the tokens to the clock if they are behind it: by more than a second, so that two who do so do not meet those who draw
