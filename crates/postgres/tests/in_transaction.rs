@@ -1,0 +1,406 @@
+//! The row lock in the user's own transaction, beside leases and sessions of the same name.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use tenure_core::retry::Retries;
+use tenure_core::{Client, Environment, ErrorKind, Sequencer};
+use tenure_postgres::{in_transaction, is_conflict};
+use tenure_testkit::servers::postgres::Postgres;
+use tenure_testkit::{eventually_async, in_time};
+use tokio::task::JoinSet;
+use tokio_postgres::{IsolationLevel, NoTls, Transaction};
+
+const LEVELS: [IsolationLevel; 4] = [
+    IsolationLevel::ReadUncommitted,
+    IsolationLevel::ReadCommitted,
+    IsolationLevel::RepeatableRead,
+    IsolationLevel::Serializable,
+];
+/// Those at which a snapshot can be old.
+const OLD: [IsolationLevel; 2] = [IsolationLevel::RepeatableRead, IsolationLevel::Serializable];
+
+/// Tables of a test's own, in the server that all share.
+#[derive(Clone)]
+struct Place {
+    prefix: String,
+}
+
+impl Place {
+    async fn new() -> Self {
+        Self::with("").await
+    }
+
+    async fn with(parameters: &str) -> Self {
+        static CASES: AtomicU32 = AtomicU32::new(0);
+        let prefix = format!("i{}_{}_", std::process::id(), CASES.fetch_add(1, Ordering::Relaxed));
+        let place = Place { prefix };
+        tenure_postgres::migrate(&place.url(parameters).parse().unwrap()).await.unwrap();
+        place
+    }
+
+    fn url(&self, parameters: &str) -> String {
+        format!("{}?prefix={}{parameters}", Postgres::shared().url(), self.prefix)
+    }
+
+    async fn client(&self) -> Client {
+        self.client_with("").await
+    }
+
+    async fn client_with(&self, parameters: &str) -> Client {
+        let backend = tenure_postgres::connect(&self.url(parameters).parse().unwrap()).await.unwrap();
+        Client::with_environment(backend, Environment::real()).unwrap()
+    }
+
+    async fn try_lock(&self, tx: &mut Transaction<'_>) -> tenure_core::Result<Option<Sequencer>> {
+        in_transaction(tx, "x").prefix(&self.prefix).try_lock().await
+    }
+
+    /// The user's own table: a number in one row.
+    async fn table(&self, db: &tokio_postgres::Client) {
+        let sql = format!("CREATE TABLE {0}stock (pieces int); INSERT INTO {0}stock VALUES (0)", self.prefix);
+        db.batch_execute(&sql).await.unwrap();
+    }
+
+    /// Reads the number and writes one more, with nothing but the lock to keep others from doing so in between.
+    async fn add(&self, tx: &Transaction<'_>) -> Result<(), tokio_postgres::Error> {
+        let row = tx.query_one(&format!("SELECT pieces FROM {}stock", self.prefix), &[]).await?;
+        let pieces: i32 = row.get(0);
+        tx.execute(&format!("UPDATE {}stock SET pieces = $1", self.prefix), &[&(pieces + 1)]).await.map(drop)
+    }
+
+    async fn pieces(&self, db: &tokio_postgres::Client) -> i32 {
+        db.query_one(&format!("SELECT pieces FROM {}stock", self.prefix), &[]).await.unwrap().get(0)
+    }
+}
+
+async fn connect() -> tokio_postgres::Client {
+    let (client, connection) = tokio_postgres::connect(&Postgres::shared().url(), NoTls).await.unwrap();
+    tokio::spawn(connection);
+    client
+}
+
+async fn begin(db: &mut tokio_postgres::Client, level: IsolationLevel) -> Transaction<'_> {
+    db.build_transaction().isolation_level(level).start().await.unwrap()
+}
+
+/// How many locks a transaction has that could hold anybody up.
+async fn locks(tx: &Transaction<'_>) -> i64 {
+    let sql = "SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid() AND locktype IN ('advisory', 'tuple')
+                  AND mode <> 'SIReadLock'";
+    tx.query_one(sql, &[]).await.unwrap().get(0)
+}
+
+#[tokio::test]
+async fn a_lease_and_a_transaction_exclude_each_other() {
+    for level in LEVELS {
+        let place = Place::new().await;
+        let client = place.client().await;
+        let mut db = connect().await;
+        let guard = client.mutex("x").unwrap().lock().await.unwrap();
+        let mut tx = begin(&mut db, level).await;
+        assert_eq!(place.try_lock(&mut tx).await.unwrap(), None, "a lease has it");
+        assert_eq!(locks(&tx).await, 0, "nothing is left of trying");
+        let other = in_transaction(&mut tx, "y").prefix(&place.prefix).try_lock().await.unwrap();
+        assert_eq!(other.expect("nobody has it").name.as_str(), "y");
+        tx.rollback().await.unwrap();
+        let leased = guard.token();
+        guard.release().await.unwrap();
+
+        let mut tx = begin(&mut db, level).await;
+        let held = place.try_lock(&mut tx).await.unwrap().expect("it is free");
+        assert!(held.token > leased);
+        assert!(client.mutex("x").unwrap().try_lock().await.unwrap().is_none(), "a transaction has it");
+        let started = Instant::now();
+        assert!(client.mutex("x").unwrap().try_lock_for(Duration::from_millis(100)).await.unwrap().is_none());
+        assert!(started.elapsed() < Duration::from_secs(30), "a verb waits for no transaction");
+        let waiting = tokio::spawn({
+            let mutex = client.mutex("x").unwrap();
+            async move { mutex.lock().await.unwrap() }
+        });
+        tx.commit().await.unwrap();
+        let guard = in_time("the lease", waiting).await.unwrap();
+        assert!(guard.token() > held.token);
+        guard.release().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn it_ends_with_the_transaction_however_that_ends() {
+    let place = Place::new().await;
+    let mut other = connect().await;
+    for end in ["commit", "rollback", "drop", "disconnect"] {
+        let mut db = connect().await;
+        let mut tx = begin(&mut db, IsolationLevel::ReadCommitted).await;
+        assert!(place.try_lock(&mut tx).await.unwrap().is_some(), "{end}");
+        let mut second = begin(&mut other, IsolationLevel::ReadCommitted).await;
+        assert_eq!(place.try_lock(&mut second).await.unwrap(), None, "{end}");
+        match end {
+            "commit" => tx.commit().await.unwrap(),
+            "rollback" => tx.rollback().await.unwrap(),
+            "drop" => drop(tx),
+            _ => {
+                drop(tx);
+                drop(db);
+            }
+        }
+        let lock = in_transaction(&mut second, "x").prefix(&place.prefix).lock();
+        in_time("the lock", lock).await.unwrap();
+        second.rollback().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn waiting_ends_in_time_and_changes_no_setting() {
+    let place = Place::new().await;
+    let (mut one, mut other) = (connect().await, connect().await);
+    let mut first = begin(&mut one, IsolationLevel::ReadCommitted).await;
+    let held = place.try_lock(&mut first).await.unwrap().unwrap();
+    let mut second = begin(&mut other, IsolationLevel::ReadCommitted).await;
+    second.batch_execute("SET LOCAL lock_timeout = '77s'").await.unwrap();
+    let timeout = async |tx: &Transaction<'_>| -> String { tx.query_one("SHOW lock_timeout", &[]).await.unwrap().get(0) };
+    for wait in [Duration::ZERO, Duration::from_micros(10), Duration::from_millis(120)] {
+        let started = Instant::now();
+        let lock = in_transaction(&mut second, "x").prefix(&place.prefix).try_lock_for(wait);
+        assert_eq!(in_time("giving up", lock).await.unwrap(), None);
+        assert!(started.elapsed() >= wait);
+        assert_eq!(timeout(&second).await, "77s");
+        assert_eq!(locks(&second).await, 0);
+    }
+    let waiting = in_transaction(&mut second, "x").prefix(&place.prefix).lock();
+    let (_, next) = tokio::join!(
+        async {
+            let waits = "SELECT count(*) = 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted";
+            let one_waits = async || Postgres::shared().sql(waits) == [["t"]];
+            eventually_async("it waits in the server", one_waits).await;
+            first.commit().await.unwrap();
+        },
+        in_time("the lock", waiting)
+    );
+    assert!(next.unwrap().token > held.token);
+    assert_eq!(timeout(&second).await, "77s");
+}
+
+#[tokio::test]
+async fn waiting_for_a_lease_does_not_hold_up_its_holder() {
+    let place = Place::new().await;
+    let client = place.client().await;
+    let mut db = connect().await;
+    let guard = client.mutex("x").unwrap().ttl(Duration::from_millis(500)).unwrap().lock().await.unwrap();
+    let mut tx = begin(&mut db, IsolationLevel::ReadCommitted).await;
+    let lock = in_transaction(&mut tx, "x").prefix(&place.prefix).try_lock_for(Duration::from_millis(1_500));
+    assert_eq!(lock.await.unwrap(), None);
+    guard.check().expect("it was renewed all the while");
+    let token = guard.token();
+    let lock = in_transaction(&mut tx, "x").prefix(&place.prefix).lock();
+    let (released, held) = tokio::join!(guard.release(), in_time("the lock", lock));
+    released.unwrap();
+    assert!(held.unwrap().token > token);
+}
+
+#[tokio::test]
+async fn a_lease_that_has_ended_by_time_is_in_nobodys_way() {
+    for level in LEVELS {
+        let place = Place::new().await;
+        let client = place.client().await;
+        let mutex = client.mutex("x").unwrap().keep(false).ttl(Duration::from_millis(100)).unwrap();
+        let guard = mutex.lock().await.unwrap();
+        guard.lost().await;
+        eventually_async("its time is up", async || client.view("x").await.unwrap().is_free()).await;
+        let mut db = connect().await;
+        let mut tx = begin(&mut db, level).await;
+        let held = place.try_lock(&mut tx).await.unwrap().expect("nobody has it");
+        assert!(held.token > guard.token());
+        tx.commit().await.unwrap();
+        guard.release().await.ok();
+        client.mutex("x").unwrap().lock().await.unwrap().release().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn whoever_is_in_line_comes_first() {
+    let place = Place::new().await;
+    let (client, second) = (place.client().await, place.client().await);
+    let mut db = connect().await;
+    let guard = client.mutex("x").unwrap().lock().await.unwrap();
+    let waiting = tokio::spawn(async move { second.mutex("x").unwrap().lock().await.unwrap() });
+    eventually_async("it waits", async || client.view("x").await.unwrap().line.len() == 1).await;
+    // The hold has ended by time, and nobody has noticed yet.
+    Postgres::shared()
+        .sql(&format!("UPDATE {0}ticket SET expires = 1 WHERE NOT waiting; UPDATE {0}name SET opens = 1", place.prefix));
+    let mut tx = begin(&mut db, IsolationLevel::ReadCommitted).await;
+    assert_eq!(place.try_lock(&mut tx).await.unwrap(), None);
+    let next = in_time("the waiter is let in", waiting).await.unwrap();
+    drop(guard);
+    next.release().await.unwrap();
+    in_time("the lock", in_transaction(&mut tx, "x").prefix(&place.prefix).lock()).await.unwrap();
+}
+
+/// The snapshot is taken; then somebody holds. However it is asked afterwards, the transaction never has it too.
+#[tokio::test]
+async fn an_old_snapshot_never_makes_two_holders() {
+    for level in OLD {
+        for what in ["granted", "renewed", "granted and let go", "another transaction"] {
+            let place = Place::new().await;
+            let client = place.client().await;
+            let (mut db, mut other) = (connect().await, connect().await);
+            if what == "renewed" {
+                let mutex = client.mutex("x").unwrap().ttl(Duration::from_millis(600)).unwrap();
+                std::mem::forget(mutex.lock().await.unwrap());
+            }
+            let mut tx = begin(&mut db, level).await;
+            tx.query_one("SELECT 1", &[]).await.unwrap();
+            match what {
+                "granted" => std::mem::forget(client.mutex("x").unwrap().lock().await.unwrap()),
+                "granted and let go" => client.mutex("x").unwrap().lock().await.unwrap().release().await.unwrap(),
+                "another transaction" => {
+                    let mut theirs = begin(&mut other, IsolationLevel::ReadCommitted).await;
+                    assert!(place.try_lock(&mut theirs).await.unwrap().is_some());
+                    theirs.commit().await.unwrap();
+                }
+                _ => tokio::time::sleep(Duration::from_millis(1_000)).await, // what the snapshot shows has ended by time
+            }
+            let error = place.try_lock(&mut tx).await.expect_err(what);
+            assert!(error.is_transient() && is_conflict(&error), "{level:?}, {what}: {error}");
+            assert!(error.to_string().contains("run the transaction again"), "{error}");
+            tx.rollback().await.unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn sixteen_count_to_three_hundred_at_every_level() {
+    for level in LEVELS {
+        let place = Place::new().await;
+        let db = connect().await;
+        place.table(&db).await;
+        let mut tasks = JoinSet::new();
+        for task in 0..16 {
+            let place = place.clone();
+            tasks.spawn(async move {
+                let mut db = connect().await;
+                let client = if task % 4 == 0 { Some(place.client().await) } else { None };
+                for _ in 0..20 {
+                    // A quarter holds a lease and writes in whatever transaction; the others lock in their own.
+                    if let Some(client) = &client {
+                        let guard = client.mutex("x").unwrap().lock().await.unwrap();
+                        let tx = db.transaction().await.unwrap();
+                        place.add(&tx).await.unwrap();
+                        tx.commit().await.unwrap();
+                        guard.release().await.unwrap();
+                        continue;
+                    }
+                    let mut retries = Retries::new();
+                    loop {
+                        match once(&place, &mut db, level).await {
+                            Ok(()) => break,
+                            Err(error) => {
+                                let is_old = matches!(level, IsolationLevel::RepeatableRead | IsolationLevel::Serializable);
+                                assert!(is_conflict(&*error) && is_old, "{level:?}: {error}");
+                                if retries.pause().await.is_err() {
+                                    retries = Retries::new(); // sixteen at once are many, and waiting long is no failure here
+                                }
+                            }
+                        }
+                    }
+                }
+            });
+        }
+        in_time("all have counted", tasks.join_all()).await;
+        assert_eq!(place.pieces(&db).await, 320, "{level:?}");
+    }
+}
+
+async fn once(
+    place: &Place,
+    db: &mut tokio_postgres::Client,
+    level: IsolationLevel,
+) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    let mut tx = begin(db, level).await;
+    in_transaction(&mut tx, "x").prefix(&place.prefix).lock().await?;
+    place.add(&tx).await?;
+    Ok(tx.commit().await?)
+}
+
+#[tokio::test]
+async fn tokens_rise_whoever_holds() {
+    let place = Place::new().await;
+    let client = place.client().await;
+    let mut db = connect().await;
+    let mut last = 0;
+    for round in 0..20 {
+        let token = if round % 3 == 0 {
+            let guard = client.mutex("x").unwrap().lock().await.unwrap();
+            let token = guard.token();
+            guard.release().await.unwrap();
+            token
+        } else {
+            let mut tx = begin(&mut db, IsolationLevel::ReadCommitted).await;
+            let held = place.try_lock(&mut tx).await.unwrap().expect("nobody has it");
+            let again = place.try_lock(&mut tx).await.unwrap().expect("it is this transaction's");
+            assert!(again.token > held.token, "asked for twice, it has it twice");
+            tx.commit().await.unwrap();
+            again.token
+        };
+        assert!(token.get() > last, "round {round}");
+        last = token.get();
+        if round == 10 {
+            client.close().await.unwrap(); // the row goes; the next one starts from the floor
+        }
+    }
+}
+
+#[tokio::test]
+async fn sessions_are_excluded_too() {
+    let place = Place::with("&liveness=session").await;
+    let client = place.client_with("&liveness=session").await;
+    let mut db = connect().await;
+    let guard = client.mutex("x").unwrap().lock().await.unwrap();
+    let mut tx = begin(&mut db, IsolationLevel::ReadCommitted).await;
+    assert_eq!(place.try_lock(&mut tx).await.unwrap(), None);
+    let token = guard.token();
+    guard.release().await.unwrap();
+    let held = in_time("the lock", in_transaction(&mut tx, "x").prefix(&place.prefix).lock()).await.unwrap();
+    assert!(held.token > token);
+    assert!(client.mutex("x").unwrap().try_lock().await.unwrap().is_none());
+    tx.commit().await.unwrap();
+    let guard = in_time("the session lock", client.mutex("x").unwrap().lock()).await.unwrap();
+    assert!(guard.token() > held.token);
+}
+
+#[tokio::test]
+async fn what_is_wrong_is_said_plainly() {
+    let mut db = connect().await;
+    let mut tx = db.transaction().await.unwrap();
+    let error = in_transaction(&mut tx, "x").prefix("nowhere_").lock().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Backend);
+    for words in ["tenure migrate", "nowhere_", "roll back", "lock \"x\""] {
+        assert!(error.to_string().contains(words), "{words}: {error}");
+    }
+    let error = in_transaction(&mut tx, "x").prefix("nowhere_").lock().await.unwrap_err();
+    assert!(error.to_string().contains("has failed before"), "{error}");
+    assert!(!is_conflict(&error));
+    assert_eq!(in_transaction(&mut tx, "").try_lock().await.unwrap_err().kind(), ErrorKind::BadName);
+    assert!(in_transaction(&mut tx, "x").prefix("a\"b").try_lock().await.is_err());
+}
+
+#[tokio::test]
+async fn whoever_may_only_what_is_granted_can_lock() {
+    let place = Place::new().await;
+    let server = Postgres::shared();
+    let user = format!("{}app", place.prefix);
+    server.sql(&format!("CREATE USER {user}"));
+    let (mut db, connection) = tokio_postgres::connect(&server.url_as(&user, "", "postgres"), NoTls).await.unwrap();
+    tokio::spawn(connection);
+    let mut tx = db.transaction().await.unwrap();
+    let error = place.try_lock(&mut tx).await.unwrap_err();
+    assert!(error.to_string().contains("GRANT"), "{error}");
+    tx.rollback().await.unwrap();
+    let ddl =
+        tenure_postgres::schema(&tenure_postgres::Settings::from_url(&place.url("").parse().unwrap()).unwrap()).unwrap();
+    let grants = ddl.lines().filter_map(|line| line.strip_prefix("--   GRANT"));
+    let grants: Vec<String> = grants.map(|grant| format!("GRANT{grant}").replace("\"app\"", &user)).collect();
+    server.sql(&grants.join("\n"));
+    let mut tx = db.transaction().await.unwrap();
+    assert!(place.try_lock(&mut tx).await.unwrap().is_some());
+}
