@@ -96,8 +96,8 @@ impl PostgresServer {
 
     /// Sees to it that the tables are there, that they are used as we use them, and that a session is one.
     pub(super) async fn prepare(&self) -> Result<()> {
-        connect::prepare(self.shared()).await?;
         let live = self.control().await?;
+        connect::prepare(self.shared()).await?;
         if live.server.number < OLDEST {
             let what = format!("PostgreSQL {} does not end idle sessions", live.server.version);
             return Err(Error::new(ErrorKind::Unsupported, what)

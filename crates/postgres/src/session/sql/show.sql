@@ -42,16 +42,16 @@ $$;
 CREATE OR REPLACE FUNCTION {session_request}(of_name text, by_pid bigint, by_host text, why text) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
-  s record;
+  told record;
   many bigint := 0;
 BEGIN
-  FOR s IN
+  FOR told IN
     UPDATE {session} SET asked_pid = by_pid, asked_host = by_host, asked_reason = why
      WHERE name = of_name AND token IS NOT NULL
        AND pid IN (SELECT pid FROM {locks_of}({lock_key}(of_name)) WHERE granted)
     RETURNING client
   LOOP
-    PERFORM pg_notify('{PREFIX}' || lpad(to_hex(s.client), 16, '0'), '');
+    PERFORM pg_notify('{PREFIX}' || lpad(to_hex(told.client), 16, '0'), '');
     many := many + 1;
   END LOOP;
   RETURN many;
@@ -60,17 +60,17 @@ END $$;
 -- Tells holders, all or the one with this token, that they have lost it. The sessions that are to let go.
 CREATE OR REPLACE FUNCTION {session_break}(of_name text, only_token bigint) RETURNS integer[] LANGUAGE plpgsql AS $$
 DECLARE
-  s record;
+  told record;
   pids integer[] := '{}';
 BEGIN
-  FOR s IN
+  FOR told IN
     UPDATE {session} SET broken = true
      WHERE name = of_name AND token IS NOT NULL AND (only_token IS NULL OR token = only_token)
        AND pid IN (SELECT pid FROM {locks_of}({lock_key}(of_name)) WHERE granted)
     RETURNING client, pid
   LOOP
-    PERFORM pg_notify('{PREFIX}' || lpad(to_hex(s.client), 16, '0'), '');
-    pids := pids || s.pid;
+    PERFORM pg_notify('{PREFIX}' || lpad(to_hex(told.client), 16, '0'), '');
+    pids := pids || told.pid;
   END LOOP;
   -- Whoever shows nothing can be told nothing.
   IF only_token IS NULL THEN
