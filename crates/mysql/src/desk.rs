@@ -135,7 +135,8 @@ impl Desk for Tables {
         Box::pin(async move {
             let call = |place: usize, alone| verbs::ask(self.prefix(), self.client, &asks[place], ALIVE, alone);
             let sets = self.asks.send("asking", |server| batch(server, asks.len(), call)).await?;
-            self.read(verbs::asked(&sets))
+            // One commit, one time: the last, before which nobody else has seen any of it.
+            self.read(verbs::asked(&sets).map(|(value, times)| Said { now: times.last().copied().unwrap_or(0), value }))
         })
     }
 

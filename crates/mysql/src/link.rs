@@ -228,6 +228,7 @@ pub(crate) async fn read_all(conn: &mut Conn, text: &str) -> mysql_async::Result
             sets.push(rows);
         }
     }
+    results.drop_result().await?; // an error that came after the first result waits here, and a commit's is one
     Ok(sets)
 }
 
@@ -238,3 +239,6 @@ fn pause_after(failures: u32) -> Duration {
     getrandom::fill(&mut bytes).expect("the kernel has random numbers");
     longest.mul_f64(f64::from(u32::from_le_bytes(bytes)) / f64::from(u32::MAX))
 }
+
+#[cfg(test)]
+mod tests;

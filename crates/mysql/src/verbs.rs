@@ -43,11 +43,11 @@ pub(crate) fn ask(prefix: &str, client: ClientKey, asking: &Asking, alive: Durat
     )
 }
 
-pub(crate) fn asked(sets: &Rows) -> Read<Vec<Asked>> {
-    let mut answers = Vec::with_capacity(sets.len());
-    let mut now = 0;
+/// The answers, and when each was given.
+pub(crate) fn asked(sets: &Rows) -> Result<(Vec<Asked>, Vec<u64>), Nonsense> {
+    let (mut answers, mut times) = (Vec::with_capacity(sets.len()), Vec::with_capacity(sets.len()));
     for row in sets.iter().filter_map(|rows| rows.first()) {
-        now = number(row, 0).ok_or(Nonsense)? as u64;
+        times.push(number(row, 0).ok_or(Nonsense)? as u64);
         let (one, other) = (number(row, 2), number(row, 3));
         answers.push(match text(row, 1).as_str() {
             "granted" => Asked::Granted { token: token(one)?, left: span(other).ok_or(Nonsense)? },
@@ -62,7 +62,7 @@ pub(crate) fn asked(sets: &Rows) -> Read<Vec<Asked>> {
             _ => return Err(Nonsense),
         });
     }
-    Ok(Said { now, value: answers })
+    Ok((answers, times))
 }
 
 pub(crate) fn end(prefix: &str, ending: &Ending, alone: bool) -> String {
@@ -296,7 +296,7 @@ pub(crate) fn names(sets: &Rows) -> Read<Vec<LockName>> {
     Ok(Said { now, value })
 }
 
-/// The server's clock alone, last of all that was answered.
+/// The server's clock, last of all that was answered.
 pub(crate) fn clock(sets: &Rows) -> Read<()> {
     let row = sets.last().and_then(|rows| rows.first()).ok_or(Nonsense)?;
     Ok(Said { now: number(row, 0).ok_or(Nonsense)? as u64, value: () })

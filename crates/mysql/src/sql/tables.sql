@@ -89,8 +89,8 @@ CREATE TABLE IF NOT EXISTS {p}floor (
   PRIMARY KEY (id)
 ) ENGINE = InnoDB;
 
--- Names that somebody's own transaction has locked. A row is inserted and deleted by that transaction, so that nothing of it
--- is ever seen, and its lock is there until the transaction ends: that is how everybody else knows.
+-- Names that somebody locks in transactions of its own. Whoever has a row locked has the name, until the transaction ends: that
+-- is how everybody else knows. A row goes some time after that of its name.
 CREATE TABLE IF NOT EXISTS {p}tx (
   name VARBINARY(512) NOT NULL,
   PRIMARY KEY (name)

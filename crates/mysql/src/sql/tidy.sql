@@ -1,4 +1,4 @@
--- tidy: removes what is left of a name if nobody has used it for p_quiet. Whoever is at the name keeps it.
+-- tidy: removes what is left of a name if nobody has used it for p_quiet. Whoever is at the name keeps it. Gives now
 --
 -- The floor first: whoever makes a name's row waits for it while having that row, and this waits for no name.
 CREATE PROCEDURE {p}tidy(IN p_alone BOOLEAN, IN p_name VARBINARY(512), IN p_quiet BIGINT)
@@ -14,8 +14,8 @@ BEGIN
   SELECT token INTO v_floor FROM {p}floor WHERE id = 1 FOR UPDATE;
   SELECT last, holds, waits, taken, head, ends, used INTO v_last, v_holds, v_waits, v_taken, v_head, v_ends, v_used
     FROM {p}name WHERE name = p_name FOR UPDATE SKIP LOCKED;
+  SET v_now = {now};
   IF v_last IS NOT NULL THEN
-    SET v_now = {now};
     CALL {p}sweep(p_name, v_now, v_last, v_holds, v_waits, v_taken, v_head, v_ends, v_changed);
     IF v_holds = 0 AND v_waits = 0 AND v_used + p_quiet <= v_now THEN
       IF v_last > v_floor THEN
@@ -28,4 +28,5 @@ BEGIN
     END IF;
   END IF;
   IF p_alone THEN COMMIT; END IF;
+  SELECT v_now;
 END

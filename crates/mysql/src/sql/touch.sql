@@ -10,10 +10,10 @@ BEGIN
   DECLARE v_place INT DEFAULT 0;
   DECLARE v_id BINARY(16);
   DECLARE v_name VARBINARY(512);
-  DECLARE v_waiting, v_closing, v_tries TINYINT UNSIGNED;
+  DECLARE v_waiting, v_closing TINYINT UNSIGNED;
   DECLARE v_client, v_letter BIGINT UNSIGNED;
-  DECLARE v_token, v_since, v_left, v_seq, v_head, v_alive, v_now, v_next BIGINT;
-  DECLARE v_due BOOLEAN;
+  DECLARE v_token, v_since, v_left, v_seq, v_head, v_ends, v_alive, v_now, v_next BIGINT;
+  DECLARE v_due, v_settled BOOLEAN;
   DECLARE v_says VARCHAR(8) CHARACTER SET ascii;
   DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
 
@@ -23,12 +23,12 @@ BEGIN
       ON DUPLICATE KEY UPDATE alive = GREATEST(alive, v_now + p_alive);
   END IF;
   WHILE v_place * 16 < LENGTH(p_ids) DO
-    SET v_id = SUBSTRING(p_ids, v_place * 16 + 1, 16), v_tries = 0, v_says = NULL;
+    SET v_id = SUBSTRING(p_ids, v_place * 16 + 1, 16), v_settled = FALSE, v_says = NULL, v_now = {now};
     WHILE v_says IS NULL DO
-      SET v_now = {now}, v_waiting = NULL, v_due = FALSE;
-      SELECT t.name, t.waiting, t.closing, t.token, t.since, t.ends - t.delay - v_now, t.seq, n.head,
+      SET v_waiting = NULL, v_due = FALSE;
+      SELECT t.name, t.waiting, t.closing, t.token, t.since, t.ends - t.delay - v_now, t.seq, n.head, n.ends,
              n.holds > 0 AND n.ends <= v_now
-        INTO v_name, v_waiting, v_closing, v_token, v_since, v_left, v_seq, v_head, v_due
+        INTO v_name, v_waiting, v_closing, v_token, v_since, v_left, v_seq, v_head, v_ends, v_due
         FROM {p}ticket t JOIN {p}name n ON n.name = t.name WHERE t.id = v_id;
       IF v_waiting = 1 AND NOT v_due THEN
         SET v_alive = NULL;
@@ -40,11 +40,11 @@ BEGIN
       END IF;
       IF v_waiting IS NULL OR v_closing = 1 THEN
         SET v_says = 'gone';
-      ELSEIF v_due AND v_tries = 0 THEN
-        CALL {p}settle(v_name); -- and look again
-        SET v_tries = 1;
+      ELSEIF v_due AND NOT v_settled THEN
+        CALL {p}settle(v_name, v_now); -- and look again
+        SET v_settled = TRUE;
       ELSEIF v_waiting = 1 THEN
-        SELECT MIN(place) INTO v_next FROM {p}ticket WHERE name = v_name AND waiting = 0;
+        SELECT MIN(place) INTO v_next FROM {p}ticket WHERE name = v_name AND waiting = 0 AND place >= v_ends;
         SET v_says = 'waiting', v_token = v_seq = v_head, v_since = v_next - v_now, v_left = NULL;
       ELSE
         SET v_says = 'granted';
