@@ -4,7 +4,7 @@ use clap::builder::styling::{AnsiColor, Style, Styles};
 use clap::{Parser, Subcommand};
 
 use crate::bench;
-use crate::commands::{ask, break_holds, completions, doctor, elect, ls, man, run, show, watch};
+use crate::commands::{ask, break_holds, completions, doctor, elect, ls, man, run, schema, show, watch};
 use crate::store::StoreArgs;
 
 /// Run a program under a lock, and see who holds what
@@ -43,6 +43,8 @@ pub(crate) enum Command {
     Ask(ask::Args),
     Break(break_holds::Args),
     Doctor(doctor::Args),
+    Schema(schema::SchemaArgs),
+    Migrate(schema::MigrateArgs),
     /// Measure what a lock costs here, beside the store's own raw speed
     ///
     /// Without --store it measures a temporary SQLite file. Every figure is also given as a ratio to the store's raw round

@@ -14,8 +14,8 @@ use crate::failure::Failure;
 /// The options of every command that talks to a store.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct StoreArgs {
-    /// The store: sqlite:///path/to/file, redis://host (or redis+sentinel, redis+cluster, redlock), or none for your own
-    /// default file [env: TENURE_STORE]
+    /// The store: sqlite:///path/to/file, postgres://host/database, mysql://host/database, redis://host (or redis+sentinel,
+    /// redis+cluster, redlock), or none for your own default file [env: TENURE_STORE]
     #[arg(long, value_name = "URL", global = true, help_heading = "Global options", conflicts_with = "store_file")]
     store: Option<String>,
 

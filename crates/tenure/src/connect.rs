@@ -1,6 +1,6 @@
 //! From a URL to a client: the only place that knows every store.
 
-#[cfg(feature = "redis")]
+#[cfg(any(feature = "redis", feature = "postgres", feature = "mysql"))]
 use tenure_core::Environment;
 use tenure_core::backend::{Abilities, Backend};
 use tenure_core::memory::Memory;
@@ -27,6 +27,14 @@ pub const SCHEMES: &[&str] = &[
     "redlock",
     #[cfg(feature = "redis")]
     "rediss+redlock",
+    #[cfg(feature = "postgres")]
+    "postgres",
+    #[cfg(feature = "postgres")]
+    "postgresql",
+    #[cfg(feature = "mysql")]
+    "mysql",
+    #[cfg(feature = "mysql")]
+    "mariadb",
 ];
 
 /// What each store of this build does, by its own word, without connecting to any: what the README's table is made from.
@@ -39,13 +47,18 @@ pub fn abilities() -> Vec<Abilities> {
         tenure_redis::ABILITIES,
         #[cfg(feature = "redis")]
         tenure_redis::REDLOCK_ABILITIES,
+        #[cfg(feature = "postgres")]
+        tenure_postgres::ABILITIES,
+        #[cfg(feature = "mysql")]
+        tenure_mysql::ABILITIES,
     ]
 }
 
 /// Connects to a store.
 ///
 /// `memory://` is a new store of its own, `memory://NAME` the process's store of that name, `sqlite:///path` a file,
-/// `redis://host` a server; `redis+sentinel://`, `redis+cluster://` and `redlock://` are several. A scheme or parameter that is
+/// `redis://host` a server; `redis+sentinel://`, `redis+cluster://` and `redlock://` are several; `postgres://host/database` and
+/// `mysql://host/database` are databases. A scheme or parameter that is
 /// not known is an error that lists the known ones.
 ///
 /// ```
@@ -74,9 +87,62 @@ pub async fn connect(url: impl AsRef<str>) -> Result<Client> {
         scheme if tenure_redis::SCHEMES.contains(&scheme) => {
             Client::with_environment(tenure_redis::connect(&url).await?, Environment::real())
         }
-        scheme => Err(Error::new(ErrorKind::BadUrl, format!("no store has the scheme {scheme:?}"))
-            .with_hint(format!("This build knows: {}", SCHEMES.join(", ")))),
+        #[cfg(feature = "postgres")]
+        scheme if tenure_postgres::SCHEMES.contains(&scheme) => {
+            Client::with_environment(tenure_postgres::connect(&url).await?, Environment::real())
+        }
+        #[cfg(feature = "mysql")]
+        scheme if tenure_mysql::SCHEMES.contains(&scheme) => {
+            Client::with_environment(tenure_mysql::connect(&url).await?, Environment::real())
+        }
+        scheme => Err(unknown(scheme)),
     }
+}
+
+/// What a database needs for its locks: tables and functions, as text for `psql` or `mariadb`. Nothing is connected to.
+///
+/// A store that makes by itself what it needs has none, and says so.
+pub fn schema(url: impl AsRef<str>) -> Result<String> {
+    let url: StoreUrl = url.as_ref().parse()?;
+    match url.scheme() {
+        #[cfg(feature = "postgres")]
+        scheme if tenure_postgres::SCHEMES.contains(&scheme) => {
+            tenure_postgres::schema(&tenure_postgres::Settings::from_url(&url)?)
+        }
+        #[cfg(feature = "mysql")]
+        scheme if tenure_mysql::SCHEMES.contains(&scheme) => {
+            Ok(tenure_mysql::schema(&tenure_mysql::Settings::from_url(&url)?))
+        }
+        scheme => Err(no_schema(scheme)),
+    }
+}
+
+/// Applies [`schema`] to a database, as a user who may. Afterwards nobody needs the right to create anything.
+///
+/// # Cancel safety
+/// Dropped before it completes, part of it may have been applied; do it again.
+pub async fn migrate(url: impl AsRef<str>) -> Result<()> {
+    let url: StoreUrl = url.as_ref().parse()?;
+    match url.scheme() {
+        #[cfg(feature = "postgres")]
+        scheme if tenure_postgres::SCHEMES.contains(&scheme) => tenure_postgres::migrate(&url).await,
+        #[cfg(feature = "mysql")]
+        scheme if tenure_mysql::SCHEMES.contains(&scheme) => tenure_mysql::migrate(&url).await,
+        scheme => Err(no_schema(scheme)),
+    }
+}
+
+fn unknown(scheme: &str) -> Error {
+    Error::new(ErrorKind::BadUrl, format!("no store has the scheme {scheme:?}"))
+        .with_hint(format!("This build knows: {}", SCHEMES.join(", ")))
+}
+
+fn no_schema(scheme: &str) -> Error {
+    if !SCHEMES.contains(&scheme) {
+        return unknown(scheme);
+    }
+    Error::new(ErrorKind::Unsupported, format!("{scheme}: stores have no schema"))
+        .with_hint("They make by themselves what they need, when it is first used; only databases have one")
 }
 
 /// Connects to the embedded default: a file of the user's own, shared by all of that user's processes on this host.

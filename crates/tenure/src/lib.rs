@@ -27,13 +27,27 @@
 //! |---|---|---|
 //! | `sqlite:///path/to/file`, or none: the user's default file | `sqlite` (default) | the processes of one host |
 //! | `redis://host`, `redis+sentinel://`, `redis+cluster://`, `redlock://` | `redis` | everybody who can reach the servers |
+//! | `postgres://host/database` | `postgres` | everybody who can reach the database |
+//! | `mysql://host/database`, `mariadb://host/database` | `mysql` | everybody who can reach the database |
 //! | `memory://`, `memory://NAME` | always there | the tasks and threads of one process |
 
 pub mod blocking;
 mod connect;
 
-pub use connect::{SCHEMES, abilities, connect, connect_default};
+pub use connect::{SCHEMES, abilities, connect, connect_default, migrate, schema};
 pub use tenure_core::*;
+
+/// What only PostgreSQL has: the row lock in your own transaction, and fenced writes.
+#[cfg(feature = "postgres")]
+pub use tenure_postgres as postgres;
+
+/// What only MySQL and MariaDB have: the row lock in your own transaction, and fenced writes.
+#[cfg(feature = "mysql")]
+pub use tenure_mysql as mysql;
+
+/// What only SQLite has: the lock in your own transaction, and fenced writes.
+#[cfg(feature = "sqlite")]
+pub use tenure_sqlite as sqlite;
 
 #[doc = include_str!("../../../GUARANTEES.md")]
 pub mod guarantees {}

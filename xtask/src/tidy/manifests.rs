@@ -11,6 +11,7 @@ const CORE_IS_BUILT_FROM: &[&str] = &["tokio", "rustix", "getrandom", "futures-c
 const ARROWS: &[(&str, &[&str])] = &[
     ("tenure", &["tenure-core", "*"]),
     ("tenure-cli", &["tenure"]),
+    ("tenure-tls", &["tenure-core"]),
     ("tenure-testkit", &["tenure-core"]),
     ("tenure-sim", &["tenure-core", "tenure-testkit"]),
     ("tenure-examples", &["tenure"]),
@@ -29,7 +30,7 @@ pub(super) fn arrows(tree: &Tree) -> Vec<String> {
         let allowed = match ARROWS.iter().find(|(known, _)| known == name) {
             Some((_, allowed)) => *allowed,
             None if name == "tenure-core" => &[],
-            None => &["tenure-core"],
+            None => &["tenure-core", "tenure-tls"],
         };
         for dependency in dependencies {
             let inside = ours.contains(&dependency.as_str());

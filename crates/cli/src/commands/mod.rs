@@ -8,6 +8,7 @@ pub(crate) mod elect;
 pub(crate) mod ls;
 pub(crate) mod man;
 pub(crate) mod run;
+pub(crate) mod schema;
 pub(crate) mod show;
 pub(crate) mod watch;
 
@@ -27,6 +28,8 @@ pub(crate) async fn dispatch(cli: Cli, printer: &Printer) -> Result<ExitCode, Fa
         Command::Run(args) => args.run(&store, printer).await,
         Command::Elect(args) if !args.observe => args.run(&store, printer).await,
         Command::Doctor(_) => doctor::run(&store, printer).await,
+        Command::Schema(_) => schema::print(&store, printer),
+        Command::Migrate(_) => schema::migrate(&store, printer).await,
         Command::Bench(args) => return Ok(crate::bench::run(args, store.source()?.url().map(str::to_owned)).await?),
         Command::BenchChild => return Ok(crate::bench::child().await?),
         Command::Completions(args) => args.run(printer),
