@@ -118,13 +118,13 @@ impl<S: Server> Inner<S> {
             First::Wait | First::Busy => return Ok(None),
             First::Open => {}
         }
-        let seat = self.open(idle_limit(claim.ttl), false).await?;
-        self.book().seat(claim, &seat, Stage::Unknown, None);
-        Ok(Some(seat))
+        let opened = self.open(idle_limit(claim.ttl), false).await?;
+        self.book().seat(claim, &opened.seat, Stage::Unknown, None);
+        Ok(Some(Arc::clone(&opened.seat)))
     }
 
     /// Opens a session, where it does not end with the caller's runtime.
-    pub(super) async fn open(self: &Arc<Self>, idle: Duration, is_own: bool) -> Answer<Arc<Seat<S::Session>>> {
+    async fn open(self: &Arc<Self>, idle: Duration, is_own: bool) -> Answer<Opened<S>> {
         let inner = Arc::clone(self);
         let opening = async move {
             let session = inner.server.open(idle).await?;
@@ -138,7 +138,7 @@ impl<S: Server> Inner<S> {
                 }
             });
             inner.plan_for(Instant::now());
-            Ok(seat)
+            Ok(Opened { inner, seat })
         };
         match self.home() {
             Some(home) => home.spawn(opening).await.unwrap_or_else(|_| Err(ended_runtime())),
@@ -191,9 +191,9 @@ impl<S: Server> Inner<S> {
         let seat = match seat {
             Some(seat) => seat,
             None => {
-                let seat = self.open(idle, true).await?;
-                self.book().seat(claim, &seat, Stage::Waiting, room.take().flatten());
-                seat
+                let opened = self.open(idle, true).await?;
+                self.book().seat(claim, &opened.seat, Stage::Waiting, room.take().flatten());
+                Arc::clone(&opened.seat)
             }
         };
         let limit = match wait.left(deadline, Instant::now()) {
@@ -261,6 +261,18 @@ impl<S: Server> Inner<S> {
             .with_store(self.server.describe())
             .with_hint("Is the server reachable from here, and is nothing keeping it busy?");
         Failure { error, fate: Fate::Unknown, again: false }
+    }
+}
+
+/// A session that was just opened. Whoever did so may be gone by then: dropped, anybody may use it.
+struct Opened<S: Server> {
+    inner: Arc<Inner<S>>,
+    seat: Arc<Seat<S::Session>>,
+}
+
+impl<S: Server> Drop for Opened<S> {
+    fn drop(&mut self) {
+        self.inner.book().unreserve(&self.seat);
     }
 }
 

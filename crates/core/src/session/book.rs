@@ -26,10 +26,19 @@ struct Place<X> {
     names: HashSet<LockName>,
     /// It was opened for somebody who had to wait.
     is_own: bool,
+    /// It was opened just now, and is for whoever did so.
+    is_reserved: bool,
     /// When it was last used.
     used: Instant,
     /// When it was last heard of.
     heard: Instant,
+}
+
+impl<X: Session> Place<X> {
+    /// Whether claims with this idle limit may go there.
+    fn serves(&self, idle: Duration) -> bool {
+        self.seat.idle == idle && !self.is_reserved && self.seat.session.is_open()
+    }
 }
 
 /// What the book knows of a claim.
@@ -86,34 +95,37 @@ impl<X> Default for Book<X> {
 }
 
 impl<X: Session> Book<X> {
-    /// A new session.
+    /// A new session, for whoever opened it.
     pub(super) fn open(&mut self, session: Arc<X>, idle: Duration, is_own: bool) -> Arc<Seat<X>> {
         self.next += 1;
         let seat = Arc::new(Seat { session, number: self.next, idle, pen: Arc::default() });
         let now = Instant::now();
-        self.places.push(Place { seat: Arc::clone(&seat), names: HashSet::new(), is_own, used: now, heard: now });
+        self.places.push(Place {
+            seat: Arc::clone(&seat),
+            names: HashSet::new(),
+            is_own,
+            is_reserved: true,
+            used: now,
+            heard: now,
+        });
         seat
     }
 
     /// A session for a try: shared, or one that nobody waits on just now. It has nothing of this name.
     pub(super) fn shared(&self, idle: Duration, name: &LockName) -> Option<Arc<Seat<X>>> {
-        let fits = |place: &&Place<X>| {
-            place.seat.idle == idle && place.seat.session.is_open() && !place.names.contains(name) && !place.is_own
-        };
+        let fits = |place: &&Place<X>| !place.is_own && place.serves(idle) && !place.names.contains(name);
         self.places.iter().find(fits).map(|place| Arc::clone(&place.seat)).or_else(|| self.vacant(idle))
     }
 
     /// A session that was opened for somebody who had to wait, and has nothing.
     pub(super) fn vacant(&self, idle: Duration) -> Option<Arc<Seat<X>>> {
-        let fits = |place: &&Place<X>| {
-            place.is_own && place.seat.idle == idle && place.names.is_empty() && place.seat.session.is_open()
-        };
+        let fits = |place: &&Place<X>| place.is_own && place.serves(idle) && place.names.is_empty();
         self.places.iter().find(fits).map(|place| Arc::clone(&place.seat))
     }
 
     /// Whether there is a session that many share.
     pub(super) fn has_shared(&self, idle: Duration) -> bool {
-        self.places.iter().any(|place| !place.is_own && place.seat.idle == idle && place.seat.session.is_open())
+        self.places.iter().any(|place| !place.is_own && place.serves(idle))
     }
 
     /// A claim of this client that certainly holds the name alone.
@@ -132,11 +144,20 @@ impl<X: Session> Book<X> {
     /// A claim goes to a session.
     pub(super) fn seat(&mut self, claim: &Claim, seat: &Arc<Seat<X>>, stage: Stage, room: Option<OwnedSemaphorePermit>) {
         if let Some(place) = self.place(seat) {
-            place.names.insert(claim.name.clone());
+            let is_new = place.names.insert(claim.name.clone());
+            assert!(is_new, "two claims of one name would both hold it on one session");
+            place.is_reserved = false;
             place.used = Instant::now();
         }
         let entry = Entry { claim: claim.clone(), seat: Arc::clone(seat), stage, asked: None, _room: room };
         self.claims.insert(claim.id, entry);
+    }
+
+    /// Whoever opened it does not need it any more.
+    pub(super) fn unreserve(&mut self, seat: &Arc<Seat<X>>) {
+        if let Some(place) = self.place(seat) {
+            place.is_reserved = false;
+        }
     }
 
     pub(super) fn entry(&mut self, id: ClaimId) -> Option<&mut Entry<X>> {
@@ -202,7 +223,7 @@ impl<X: Session> Book<X> {
     pub(super) fn idle(&mut self, now: Instant, all: bool) -> (Vec<Arc<Seat<X>>>, Vec<Arc<Seat<X>>>) {
         let (mut close, mut ping) = (Vec::new(), Vec::new());
         self.places.retain(|place| {
-            let is_vacant = place.names.is_empty();
+            let is_vacant = place.names.is_empty() && !place.is_reserved;
             let kept_for = if place.is_own { KEPT_OWN } else { KEPT_SHARED };
             if !place.seat.session.is_open() || (is_vacant && (place.used + kept_for <= now || (all && place.is_own))) {
                 close.push(Arc::clone(&place.seat));
