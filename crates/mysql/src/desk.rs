@@ -12,10 +12,12 @@ use tenure_core::lease::{
     ALIVE, Answer, Asked, Asking, Desk, Ended, Ending, Failure, Fate, Limits, Listener, Looked, MARK, QUIET, Renewed, Said,
 };
 use tenure_core::record::ClientKey;
-use tenure_core::{Ask, Claim, ClaimId, Error, ErrorKind, Instant, Kind, LockName, MIN_TTL, Mode, Result, Token, Versioned, View};
+use tenure_core::{
+    Ask, Claim, ClaimId, Error, ErrorKind, Instant, Kind, LockName, MIN_TTL, Mode, Result, Token, Versioned, View,
+};
 
 use crate::config::Settings;
-use crate::examine::Server;
+use crate::examine::{self, Server};
 use crate::link::{Link, Rows, Shared};
 use crate::verbs::{self, Nonsense};
 
@@ -212,9 +214,9 @@ impl Desk for Tables {
     }
 
     fn cell_get<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Answer<Versioned>> {
-        Box::pin(async move {
-            self.read(verbs::cell(&self.rows("reading a cell", verbs::cell_get(self.prefix(), name)).await?))
-        })
+        Box::pin(
+            async move { self.read(verbs::cell(&self.rows("reading a cell", verbs::cell_get(self.prefix(), name)).await?)) },
+        )
     }
 
     fn cell_set<'a>(
@@ -276,6 +278,15 @@ impl Desk for Tables {
     }
 
     fn examine(&self) -> BoxFuture<'_, Result<Vec<Finding>>> {
-        Box::pin(async move { Ok(Vec::new()) })
+        Box::pin(async move {
+            let server = self.asks.server().await?;
+            let mut findings = examine::findings(&server, &self.settings);
+            let sets = self.rows("looking at the tables", verbs::sizes(self.prefix())).await?;
+            if let Some(row) = sets.first().and_then(|rows| rows.first()) {
+                let [names, tickets, free] = [0, 1, 2].map(|column| verbs::number(row, column).unwrap_or(0));
+                findings.push(examine::tables_finding(names, tickets, free));
+            }
+            Ok(findings)
+        })
     }
 }

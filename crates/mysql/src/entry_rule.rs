@@ -21,7 +21,7 @@ use tenure_core::{Ask, Claim, ClaimId, Instant, Kind, LockName, Mode, Note, Orig
 use tenure_testkit::servers::mariadb::MariaDb;
 use tokio::runtime::Runtime;
 
-use self::histories::{Asks, CLIENTS, NAMES, Shape, Step, Who, histories};
+use self::histories::{Asks, NAMES, Shape, Step, Who, histories};
 use crate::config::Settings;
 use crate::link::{Rows, read_all};
 use crate::{examine, schema, verbs};
@@ -217,8 +217,8 @@ impl<'a> Pair<'a> {
         }
     }
 
-    /// Runs one of the record's verbs as the server's procedure ran. An absent record is an empty one, and stays so unless
-    /// `makes` says that the verb makes a row.
+    /// Runs one of the record's verbs as the server's procedure ran. An absent record is an empty one, and stays so if the
+    /// verb lets nobody in.
     fn record<T>(&mut self, name: usize, now: u64, verb: impl FnOnce(&mut Record, Moment, &mut Vec<Wake>) -> T) -> T {
         let existed = self.records.contains_key(&name);
         let record = self.records.entry(name).or_insert_with(|| Record::new(Kind::Mutex, self.floor));
@@ -385,7 +385,12 @@ impl<'a> Pair<'a> {
             let expected = self.record(name, now, |record, at, woken| {
                 // Whoever is inside has nothing to wait for: only a hold that is over makes it look further.
                 let over = record.line.iter().any(|ticket| !waits(ticket) && ends(&ticket.stage) <= at.now);
-                if record.line.iter().any(|ticket| ticket.id == id && (over || waits(ticket))) {
+                let looks = |ticket: &Ticket| match ticket.stage {
+                    Stage::Waiting { .. } => true,
+                    Stage::Held { .. } => over,
+                    Stage::Closing { .. } => false,
+                };
+                if record.line.iter().any(|ticket| ticket.id == id && looks(ticket)) {
                     record.sweep(at, woken);
                     let_in = !woken.is_empty();
                 }
@@ -520,7 +525,10 @@ impl<'a> Pair<'a> {
         let in_use = self.records.iter().filter(|(_, record)| !record.is_idle()).map(|(at, _)| &self.names[*at]);
         let in_use: BTreeSet<LockName> = in_use.cloned().collect();
         let listed = verbs::viewed(&self.send(&verbs::list(&prefix, "", None, 100))).expect("it is an answer").value;
-        prop_assert_eq!(listed.into_iter().map(|view| view.name).collect::<Vec<_>>(), in_use.into_iter().collect::<Vec<_>>());
+        prop_assert_eq!(
+            listed.into_iter().map(|view| view.name).collect::<Vec<_>>(),
+            in_use.into_iter().collect::<Vec<_>>()
+        );
         self.look_at_rows()
     }
 

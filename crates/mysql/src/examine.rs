@@ -1,11 +1,15 @@
 //! What is found out about a server: at connecting, and for `doctor`.
+//!
+//! Its variables say nearly all of it, and every user may see those. Nothing is ever changed on the server.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use mysql_async::Conn;
+use tenure_core::backend::{Finding, Level};
 use tenure_core::lease::{Failure, Fate};
-use tenure_core::{Error, ErrorKind};
+use tenure_core::{Clock, Error, ErrorKind};
 
 use crate::config::Settings;
 use crate::dialect::{Dialect, Version};
@@ -23,18 +27,21 @@ pub(crate) struct Server {
     pub(crate) run: String,
     /// Its variables, those of [`VARIABLES`] that it has.
     variables: HashMap<String, String>,
+    /// How many microseconds its clock is ahead of ours; less than 0 if behind.
+    ahead: i64,
 }
 
 /// What is looked at, all in one statement. A server has those of them that it knows.
 const VARIABLES: &[&str] = &[
     "binlog_format",
     "hostname",
-    "innodb_doublewrite",
     "innodb_flush_log_at_trx_commit",
     "innodb_rollback_on_timeout",
     "log_bin",
     "port",
     "read_only",
+    "rpl_semi_sync_master_enabled",
+    "rpl_semi_sync_source_enabled",
     "server_id",
     "server_uuid",
     "super_read_only",
@@ -52,7 +59,9 @@ pub(crate) async fn look(conn: &mut Conn, runs: &Runs) -> mysql_async::Result<(S
         "SHOW GLOBAL VARIABLES WHERE Variable_name IN ({}); SHOW GLOBAL STATUS LIKE 'Uptime'; SELECT VERSION(), {NOW}",
         names.join(", ")
     );
+    let before = Clock::Boot.wall_micros();
     let sets = read_all(conn, &statements).await?;
+    let ours = before.midpoint(Clock::Boot.wall_micros());
     let pairs = |set: usize| sets.get(set).into_iter().flatten().map(|row| (text(row, 0), text(row, 1)));
     let variables: HashMap<String, String> = pairs(0).collect();
     let uptime = pairs(1).next().and_then(|(_, value)| value.parse().ok()).unwrap_or(0);
@@ -60,9 +69,11 @@ pub(crate) async fn look(conn: &mut Conn, runs: &Runs) -> mysql_async::Result<(S
     let version_text = last.map(|row| text(row, 0)).unwrap_or_default();
     let now = last.and_then(|row| number(row, 1)).unwrap_or(0) as u64;
     let (dialect, version) = Dialect::of(&version_text);
-    let identity = ["hostname", "port", "server_id", "server_uuid"].map(|name| variables.get(name).cloned().unwrap_or_default());
+    let identity =
+        ["hostname", "port", "server_id", "server_uuid"].map(|name| variables.get(name).cloned().unwrap_or_default());
     let run = runs.name(identity.join(" "), (now / 1_000_000).saturating_sub(uptime));
-    Ok((Server { dialect, version, version_text, run, variables }, now))
+    let ahead = now as i64 - ours as i64;
+    Ok((Server { dialect, version, version_text, run, variables, ahead }, now))
 }
 
 impl Server {
@@ -80,13 +91,17 @@ impl Server {
         self.is_on("innodb_rollback_on_timeout")
     }
 
+    /// Whether its binary log has statements instead of rows.
+    fn logs_statements(&self) -> bool {
+        self.is_on("log_bin") && self.variable("binlog_format") == Some("STATEMENT")
+    }
+
     /// What a session of ours is told before anything else.
     ///
     /// Every isolation level gives the same answers. `READ COMMITTED` locks no gaps between rows, so that verbs on different
     /// names do not meet; but a binary log of statements cannot take it.
     pub(crate) fn setup(&self) -> String {
-        let by_statements = self.is_on("log_bin") && self.variable("binlog_format") == Some("STATEMENT");
-        let level = if by_statements { "REPEATABLE READ" } else { "READ COMMITTED" };
+        let level = if self.logs_statements() { "REPEATABLE READ" } else { "READ COMMITTED" };
         format!(
             "SET SESSION autocommit = 1, completion_type = 0, innodb_lock_wait_timeout = 1, time_zone = '+00:00';{} \
              SET SESSION TRANSACTION ISOLATION LEVEL {level}, READ WRITE",
@@ -130,5 +145,145 @@ pub(crate) fn require(server: &Server, settings: &Settings) -> Result<(), Failur
         let hint = "Name the primary; if this is it, SET GLOBAL read_only = 0";
         return refuse(true, ErrorKind::Unavailable, what, hint);
     }
+    if settings.strict
+        && let Some(bad) = findings(server, settings).into_iter().find(|finding| finding.level == Level::Bad)
+    {
+        let what = format!("the server is refused, as strict=yes asks: {}: {}", bad.what, bad.says);
+        return refuse(false, ErrorKind::Backend, what, "`tenure doctor` shows everything that was found");
+    }
     Ok(())
 }
+
+/// What `doctor` says about a server.
+pub(crate) fn findings(server: &Server, settings: &Settings) -> Vec<Finding> {
+    let found = [
+        Some(version_finding(server)),
+        Some(durability(server)),
+        replication(server),
+        galera(server),
+        Some(clock(server)),
+        log_of_statements(server),
+        batches(server),
+        Some(network(settings)),
+    ];
+    found.into_iter().flatten().collect()
+}
+
+/// What it says about the tables: how much is in them, and how much of their files is empty.
+pub(crate) fn tables_finding(names: i64, tickets: i64, free_bytes: i64) -> Finding {
+    let megabytes = free_bytes / (1 << 20);
+    if megabytes < BLOATED {
+        return finding(Level::Good, "tables", format!("{names} names and {tickets} claims"));
+    }
+    let says = format!(
+        "{names} names and {tickets} claims, and {megabytes} MB of empty space. A transaction that stayed open for long keeps \
+         the server from cleaning up: SHOW ENGINE INNODB STATUS; then OPTIMIZE TABLE"
+    );
+    finding(Level::Warning, "tables", says)
+}
+
+fn finding(level: Level, what: &str, says: impl Into<String>) -> Finding {
+    Finding { level, what: what.to_owned(), says: says.into() }
+}
+
+fn version_finding(server: &Server) -> Finding {
+    let Server { dialect, version_text, .. } = server;
+    match dialect {
+        Dialect::MariaDb => finding(Level::Good, "version", format!("{dialect} {version_text}")),
+        Dialect::MySql => {
+            let says = format!("{dialect} {version_text}: should work, but only MariaDB is tested");
+            finding(Level::Warning, "version", says)
+        }
+    }
+}
+
+fn durability(server: &Server) -> Finding {
+    let what = "durability";
+    match server.variable("innodb_flush_log_at_trx_commit") {
+        Some("0") => finding(
+            Level::Bad,
+            what,
+            "innodb_flush_log_at_trx_commit is 0: a server that is killed forgets the last second, and who held what then. \
+             Set it to 1",
+        ),
+        Some("2") => finding(
+            Level::Warning,
+            what,
+            "innodb_flush_log_at_trx_commit is 2: a killed server forgets nothing, but a power cut takes the last second with \
+             it. Set it to 1 where that matters",
+        ),
+        _ if server.is_on("log_bin") && server.variable("sync_binlog") == Some("0") => finding(
+            Level::Warning,
+            what,
+            "every commit is flushed, but the binary log is not (sync_binlog = 0): after a power cut the last commits may be \
+             undone. Set sync_binlog = 1 where that matters",
+        ),
+        _ => finding(Level::Good, what, "every commit is flushed to disk"),
+    }
+}
+
+fn replication(server: &Server) -> Option<Finding> {
+    let what = "replication";
+    if !server.is_on("log_bin") {
+        return Some(finding(Level::Good, what, "no binary log, so nobody follows"));
+    }
+    if server.is_on("rpl_semi_sync_master_enabled") || server.is_on("rpl_semi_sync_source_enabled") {
+        return Some(finding(Level::Good, what, "semi-synchronous: a commit is on a replica before it is answered"));
+    }
+    let says = "asynchronous, if anybody follows: a replica that is promoted may lack the last commits, and grant again what is \
+                held. Semi-synchronous replication makes that rare; a token checked where it matters makes it harmless";
+    Some(finding(Level::Warning, what, says))
+}
+
+fn galera(server: &Server) -> Option<Finding> {
+    let says = "a Galera cluster. Row locks end at the node: two nodes may let two claims in, and then one commit fails and is \
+                asked for again, so exclusion holds, but contended names are slow. Let all clients use one node at a time";
+    server.is_on("wsrep_on").then(|| finding(Level::Warning, "cluster", says))
+}
+
+fn clock(server: &Server) -> Finding {
+    let off = Duration::from_micros(server.ahead.unsigned_abs());
+    if off < MUCH {
+        return finding(Level::Good, "clock", format!("within {} s of this host's", off.as_secs() + 1));
+    }
+    let side = if server.ahead < 0 { "behind" } else { "ahead of" };
+    let says = format!(
+        "{} s {side} this host's. Nobody compares them, but tokens begin with the server's: keep the clocks of all servers right \
+         (NTP), or tokens may go back when another one takes over",
+        off.as_secs()
+    );
+    finding(Level::Warning, "clock", says)
+}
+
+fn log_of_statements(server: &Server) -> Option<Finding> {
+    let says = "binlog_format is STATEMENT, with which names that are neighbours wait for each other now and then. Set MIXED or ROW";
+    server.logs_statements().then(|| finding(Level::Warning, "binary log", says))
+}
+
+fn batches(server: &Server) -> Option<Finding> {
+    let says = "innodb_rollback_on_timeout is on, so that what waits together cannot be committed together: many locks at once \
+                are slower";
+    server.forgets_batches().then(|| finding(Level::Warning, "timeouts", says))
+}
+
+fn network(settings: &Settings) -> Finding {
+    let what = "network";
+    let host = settings.address.host.as_str();
+    if settings.tls.is_some() {
+        finding(Level::Good, what, "encrypted")
+    } else if host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback()) {
+        finding(Level::Good, what, "this host only")
+    } else {
+        let says = "not encrypted: whoever reads along learns the secrets of claims, and can end them. Write tls=yes, or use a \
+                    network you trust";
+        finding(Level::Warning, what, says)
+    }
+}
+
+/// Clocks that are off by less are nobody's trouble.
+const MUCH: Duration = Duration::from_secs(10);
+/// Megabytes of empty space.
+const BLOATED: i64 = 256;
+
+#[cfg(test)]
+mod tests;

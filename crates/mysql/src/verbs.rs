@@ -9,9 +9,7 @@ use std::time::Duration;
 use mysql_async::{Row, Value};
 use tenure_core::lease::{Asked, Asking, Ending, Looked, Message, Renewed, Said, Touched};
 use tenure_core::record::ClientKey;
-use tenure_core::{
-    Ask, ClaimId, Holder, Kind, LockName, Mode, Note, Origin, Token, Versioned, View, Waiter,
-};
+use tenure_core::{Ask, ClaimId, Holder, Kind, LockName, Mode, Note, Origin, Token, Versioned, View, Waiter};
 
 use crate::link::Rows;
 use crate::schema::NOW;
@@ -54,9 +52,7 @@ pub(crate) fn asked(sets: &Rows) -> Result<(Vec<Asked>, Vec<u64>), Nonsense> {
             "queued" => Asked::Queued { first: one == Some(1), change_in: span(other) },
             "busy" => Asked::Busy,
             "locked" => Asked::Locked,
-            "mismatch" => {
-                Asked::Mismatch { kind: kind(one).ok_or(Nonsense)?, of: other.ok_or(Nonsense)? as u32 }
-            }
+            "mismatch" => Asked::Mismatch { kind: kind(one).ok_or(Nonsense)?, of: other.ok_or(Nonsense)? as u32 },
             "late" => Asked::Late,
             "ended" => Asked::Ended,
             _ => return Err(Nonsense),
@@ -297,9 +293,19 @@ pub(crate) fn names(sets: &Rows) -> Read<Vec<LockName>> {
 }
 
 /// The server's clock, last of all that was answered.
+#[cfg(test)]
 pub(crate) fn clock(sets: &Rows) -> Read<()> {
     let row = sets.last().and_then(|rows| rows.first()).ok_or(Nonsense)?;
     Ok(Said { now: number(row, 0).ok_or(Nonsense)? as u64, value: () })
+}
+
+/// How many names and claims there are, and how many bytes of the tables' files are empty.
+pub(crate) fn sizes(prefix: &str) -> String {
+    format!(
+        "SELECT (SELECT COUNT(*) FROM {prefix}name), (SELECT COUNT(*) FROM {prefix}ticket), \
+         (SELECT CAST(IFNULL(SUM(DATA_FREE), 0) AS SIGNED) FROM information_schema.TABLES \
+         WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME IN ('{prefix}name', '{prefix}ticket'))"
+    )
 }
 
 fn only(sets: &Rows) -> Result<&Row, Nonsense> {

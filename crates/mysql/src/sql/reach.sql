@@ -8,9 +8,10 @@ BEGIN
   SET p_locked = FALSE;
   BEGIN
     DECLARE CONTINUE HANDLER FOR 1205, 3572 SET p_locked = TRUE; -- MariaDB's and MySQL's word for "locked"
-    SET @{p}name = p_name;
-    -- As a text, since MariaDB takes no NOWAIT in procedures otherwise.
-    PREPARE {p}probe FROM 'SELECT COUNT(*) INTO @{p}found FROM {p}tx WHERE name = ? FOR UPDATE NOWAIT';
+    -- As a text, since MariaDB takes no NOWAIT in procedures otherwise, and the two have different words for it.
+    SET @{p}name = p_name, @{p}text = CONCAT('SELECT COUNT(*) INTO @{p}found FROM {p}tx WHERE name = ? ',
+      IF(VERSION() LIKE '%MariaDB%', 'LOCK IN SHARE MODE NOWAIT', 'FOR SHARE NOWAIT'));
+    PREPARE {p}probe FROM @{p}text;
     EXECUTE {p}probe USING @{p}name;
     DEALLOCATE PREPARE {p}probe;
   END;
