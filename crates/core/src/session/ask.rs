@@ -82,10 +82,11 @@ impl<S: Server> Inner<S> {
             return Ok(None);
         }
         let room = Arc::clone(&self.room);
-        match before(deadline, room.acquire_owned()).await {
-            Some(room) => self.wait_on_own(claim, wait, deadline, room.ok()).await,
-            None => Ok(None),
-        }
+        let room = match before(deadline, room.acquire_owned()).await {
+            Some(room) => room.ok(),
+            None => return Ok(None),
+        };
+        self.wait_on_own(claim, wait, deadline, room).await
     }
 
     /// Where to try first; the claim is in the book then.
@@ -196,11 +197,16 @@ impl<S: Server> Inner<S> {
                 Arc::clone(&opened.seat)
             }
         };
-        let limit = match wait.left(deadline, Instant::now()) {
-            Wait::For(left) if left < LONGEST_LIMIT => Some(left),
-            _ => None,
+        let waited = loop {
+            let limit = match wait.left(deadline, Instant::now()) {
+                Wait::For(left) if left < LONGEST_LIMIT => Some(left),
+                _ => None,
+            };
+            match before(deadline + GRACE, seat.session.wait(claim, limit)).await {
+                Some(Ok(Tried::Busy)) if Instant::now() < deadline => {} // its limit was shorter than ours
+                waited => break waited,
+            }
         };
-        let waited = before(deadline + GRACE, seat.session.wait(claim, limit)).await;
         if waited.is_some()
             && let Some(entry) = self.book().entry(claim.id)
         {
@@ -228,7 +234,8 @@ impl<S: Server> Inner<S> {
         let sent = Instant::now();
         match timeout(self.server.limits().answer, seat.session.ping()).await {
             Ok(Ok(mail)) => {
-                self.granted(claim, token, sent, Shown::Yes);
+                let shown = if seat.session.shows_grants() { Shown::Yes } else { Shown::At(sent) };
+                self.granted(claim, token, sent, shown);
                 self.deliver(mail);
                 Ok(Grant { token, until: claim.window(sent) })
             }

@@ -237,6 +237,11 @@ impl<X: Session> Book<X> {
         (close, ping)
     }
 
+    /// Whether anything is held.
+    pub(super) fn holds(&self) -> bool {
+        self.claims.values().any(|entry| matches!(entry.stage, Stage::Held { .. }))
+    }
+
     /// When something is next to be done.
     pub(super) fn next(&self) -> Instant {
         let claims = self.claims.values().filter_map(|entry| match entry.stage {

@@ -105,10 +105,10 @@ impl<S: Server> Inner<S> {
             let _beats = beats; // wherever this ends, with its runtime or for want of one, the next claim starts another
             loop {
                 let Some(inner) = weak.upgrade() else { return };
-                let next = inner.book().next();
+                let next = inner.next();
                 inner.planned.store(next.as_nanos(), Ordering::Relaxed);
                 // What was planned for meanwhile was seen in the book, or rings.
-                let next = next.min(inner.book().next()).max(Instant::now() + SHORTEST_PAUSE);
+                let next = next.min(inner.next()).max(Instant::now() + SHORTEST_PAUSE);
                 let bell = Arc::clone(&inner.bell);
                 drop(inner);
                 tokio::select! {
@@ -121,10 +121,25 @@ impl<S: Server> Inner<S> {
         });
     }
 
+    /// When something is next to be done.
+    fn next(&self) -> Instant {
+        self.book().next().min(self.next_look().unwrap_or(Instant::NEVER))
+    }
+
+    /// When to look for mail, where nobody tells.
+    fn next_look(&self) -> Option<Instant> {
+        let every = self.server.limits().mail?;
+        self.book().holds().then(|| Instant::from_nanos(self.looked.load(Ordering::Relaxed)) + every)
+    }
+
     /// Does what is due.
     async fn beat(self: &Arc<Self>) {
         let now = Instant::now();
-        if self.mail.swap(false, Ordering::Relaxed)
+        let looks = self.next_look().is_some_and(|at| at <= now);
+        if looks {
+            self.looked.store(now.as_nanos(), Ordering::Relaxed);
+        }
+        if (self.mail.swap(false, Ordering::Relaxed) || looks)
             && let Ok(Ok(mail)) = timeout(self.server.limits().answer, self.server.mail()).await
         {
             self.deliver(mail);

@@ -127,9 +127,14 @@ pub trait Session: Send + Sync + 'static {
     /// Locks if that can be had at once.
     fn try_lock<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Answer<Tried>>;
 
-    /// Waits in the server's line, for ever or for so long, shown to others from the start. [`Tried::Busy`] when the time was
-    /// over; the lock may have been given in that very moment, and whoever asked gives it up.
+    /// Waits in the server's line, for ever or for so long, shown to others from the start as somebody who waits.
+    /// [`Tried::Busy`] when the time was over; the lock may have been given in that very moment, and whoever asked gives it up.
     fn wait<'a>(&'a self, claim: &'a Claim, limit: Option<Duration>) -> BoxFuture<'a, Answer<Tried>>;
+
+    /// Whether a grant that was waited for is shown as one with it, and not only by [`show`](Session::show).
+    fn shows_grants(&self) -> bool {
+        true
+    }
 
     /// Lets go of what is certainly held.
     fn unlock<'a>(&'a self, claim: &'a Claim, held: Held) -> BoxFuture<'a, Answer<()>>;
@@ -157,6 +162,8 @@ pub struct Limits {
     /// How many claims may wait, or hold after they waited, at a time: each has a session. Whoever comes then waits its turn in
     /// this process.
     pub sessions: usize,
+    /// How often a client that holds something looks for mail, where the server tells nobody.
+    pub mail: Option<Duration>,
 }
 
 /// What came of trying.
@@ -216,6 +223,8 @@ struct Inner<S: Server> {
     beats: Arc<AtomicBool>,
     /// Somebody has something to say.
     mail: AtomicBool,
+    /// When it was last looked whether anybody has, where nobody tells.
+    looked: AtomicU64,
 }
 
 impl<S: Server> Inner<S> {
@@ -231,6 +240,7 @@ impl<S: Server> Inner<S> {
             planned: AtomicU64::new(u64::MAX),
             beats: Arc::default(),
             mail: AtomicBool::new(false),
+            looked: AtomicU64::new(0),
         });
         inner.server.attach(Arc::new(heart::Ring(Arc::downgrade(&inner))));
         inner

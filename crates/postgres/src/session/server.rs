@@ -265,7 +265,7 @@ impl Server for PostgresServer {
 
     fn limits(&self) -> Limits {
         let Settings { answer_limit: answer, patience, max_sessions: sessions, .. } = *self.settings;
-        Limits { answer, patience, sessions }
+        Limits { answer, patience, sessions, mail: None }
     }
 
     fn attach(&self, listener: Arc<dyn Listener>) {
