@@ -122,7 +122,7 @@ BEGIN
     RETURN ARRAY[0, -1];
   END IF;
   RETURN ARRAY[1, coalesce((
-    SELECT greatest(min(expires) - now_us, 0) FROM {ticket} WHERE name = n.name AND NOT waiting AND seq >= n.oldest
+    SELECT min(greatest(expires - now_us, 0)) FROM {ticket} WHERE name = n.name AND NOT waiting AND seq >= n.oldest
   ), -1)];
 END $$;
 

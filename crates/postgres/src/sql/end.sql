@@ -40,6 +40,9 @@ BEGIN
     END IF;
     IF NOT locked THEN
       was := n;
+      IF n.used = 0 THEN
+        n.used := now_us;
+      END IF;
       -- A clock that was set back may show less than when the hold began; then it began now.
       IF e.min_hold > 0 THEN
         UPDATE {ticket}

@@ -18,12 +18,14 @@ $$ SELECT '{PREFIX}' || lpad(to_hex(of_client), 16, '0') $$;
 CREATE OR REPLACE FUNCTION {enter}(of_name text) RETURNS {name} LANGUAGE plpgsql AS $$
 DECLARE
   n {name};
+  top bigint;
 BEGIN
   LOOP
-    INSERT INTO {name} (name) VALUES (of_name) ON CONFLICT DO NOTHING RETURNING * INTO n;
+    INSERT INTO {name} (name, last) SELECT of_name, value FROM {floor} WHERE one ON CONFLICT DO NOTHING RETURNING * INTO n;
     IF FOUND THEN
-      -- Only now: whoever removed this name before has raised it.
-      SELECT value INTO n.last FROM {floor} WHERE one;
+      -- Whoever removed this name while we waited to make it has raised the floor.
+      UPDATE {name} SET last = value FROM {floor} WHERE one AND name = of_name AND last < value RETURNING value INTO top;
+      n.last := coalesce(top, n.last);
       RETURN n;
     END IF;
     SELECT * INTO n FROM {name} WHERE name = of_name FOR UPDATE;
@@ -91,7 +93,7 @@ BEGIN
         n.held := n.held + 1;
         n.taken := n.taken + t.take;
         n.opens := least(n.opens, now_us + t.handover_ttl + t.lock_delay);
-        IF t.listens THEN
+        IF coalesce(t.listens, true) THEN -- it may be so new that it has no row yet
           PERFORM pg_notify({channel}(t.client), format('granted %s %s %s %s', t.id, n.last, now_us, t.handover_ttl));
         END IF;
       END IF;
