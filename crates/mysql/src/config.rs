@@ -30,6 +30,7 @@ pub const PARAMETERS: &[&str] = &[
     "answer_limit",
     "patience",
     "strict",
+    "max_sessions",
     "tls",
     "ca",
     "cert",
@@ -63,6 +64,8 @@ pub struct Settings {
     pub patience: Duration,
     /// Refuse to connect where `doctor` would call something bad.
     pub strict: bool,
+    /// With sessions: how many claims may wait at a time, each on a session of its own; others wait for their turn in this process.
+    pub max_sessions: usize,
 }
 
 /// What keeps a hold alive.
@@ -99,6 +102,7 @@ impl Default for Settings {
             answer_limit: Duration::from_secs(5),
             patience: Duration::from_secs(30),
             strict: false,
+            max_sessions: 50,
         }
     }
 }
@@ -139,6 +143,10 @@ impl Settings {
             url.read_duration(name, field)?;
         }
         url.read_yes_no("strict", &mut settings.strict)?;
+        if let Some(text) = url.parameter("max_sessions") {
+            let number = text.parse().ok().filter(|number| (1..=10_000).contains(number));
+            settings.max_sessions = number.ok_or_else(|| bad_value("max_sessions", text, "a number from 1 to 10000"))?;
+        }
         settings.check()?;
         Ok(settings)
     }

@@ -12,7 +12,7 @@ use crate::desk::Tables;
 use crate::link::read_all;
 use crate::schema::{self, VERSION};
 use crate::verbs::{number, text};
-use crate::{error, examine};
+use crate::{error, examine, session};
 
 /// Connects to what a URL names. Tables and procedures that are not there are made, if the user may.
 ///
@@ -20,14 +20,14 @@ use crate::{error, examine};
 /// Dropped before it completes, tables may have been made; nothing else is left.
 pub async fn connect(url: &StoreUrl) -> Result<Arc<dyn Backend>> {
     let settings = Settings::from_url(url)?;
-    if settings.liveness == Liveness::Session {
-        return Err(Error::new(ErrorKind::Unsupported, "there is no session mode yet").with_store(settings.describe()));
-    }
     prepare(&settings).await?;
     let mut key = [0; 8];
     getrandom::fill(&mut key).map_err(|error| {
         Error::new(ErrorKind::Backend, "the kernel has no random numbers").with_source(error.to_string())
     })?;
+    if settings.liveness == Liveness::Session {
+        return session::connect(settings, u64::from_le_bytes(key)).await;
+    }
     let lease = Lease::new(Tables::new(settings, u64::from_le_bytes(key)));
     lease.desk().asks.server().await?;
     Ok(Arc::new(lease))
@@ -117,7 +117,8 @@ async fn claim(conn: &mut Conn, settings: &Settings) -> Result<()> {
             return Ok(());
         }
         if !found.is_empty() {
-            let what = format!("the tables with this prefix are used with liveness={found}, and were now asked for as {wanted}");
+            let what =
+                format!("the tables with this prefix are used with liveness={found}, and were now asked for as {wanted}");
             return Err(Error::new(ErrorKind::Unsupported, what).with_store(settings.describe()).with_hint(format!(
                 "The two do not see each other's holds. Write liveness={found} everywhere, or another prefix={{TEXT}}"
             )));

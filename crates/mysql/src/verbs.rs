@@ -370,7 +370,7 @@ pub(crate) fn text(row: &Row, column: usize) -> String {
     String::from_utf8_lossy(bytes(row, column)).into_owned()
 }
 
-fn id(row: &Row, column: usize) -> Option<ClaimId> {
+pub(crate) fn id(row: &Row, column: usize) -> Option<ClaimId> {
     bytes(row, column).try_into().ok().map(ClaimId::from_bytes)
 }
 
@@ -378,17 +378,17 @@ fn token(number: Option<i64>) -> Result<Token, Nonsense> {
     number.and_then(|number| u64::try_from(number).ok()).map(Token::new).ok_or(Nonsense)
 }
 
-fn ask_of(row: &Row, column: usize) -> Ask {
+pub(crate) fn ask_of(row: &Row, column: usize) -> Ask {
     let reason = Note::new(text(row, column)).unwrap_or_else(|_| Note::none());
     let by = Origin { host: text(row, column + 1).into(), pid: number(row, column + 2).unwrap_or(0) as u32 };
     Ask { reason, by }
 }
 
-fn kind_number(kind: Kind) -> usize {
+pub(crate) fn kind_number(kind: Kind) -> usize {
     Kind::ALL.iter().position(|known| *known == kind).unwrap_or(Kind::ALL.len())
 }
 
-fn kind(number: Option<i64>) -> Option<Kind> {
+pub(crate) fn kind(number: Option<i64>) -> Option<Kind> {
     Kind::ALL.get(usize::try_from(number?).ok()?).copied()
 }
 

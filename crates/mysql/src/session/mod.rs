@@ -1,0 +1,41 @@
+//! Session mode (`?liveness=session`): the server's `GET_LOCK`, its sessions, its queue. All that a client does around them is in
+//! [`tenure_core::session`].
+//!
+//! - `locks`: one session, and each verb on it; `wire`: its connection; `texts`: the statements
+//! - `server`: opening sessions, and what is asked of the server about all of them: views, requests, breaking
+
+mod locks;
+mod server;
+mod texts;
+mod wire;
+
+use std::sync::Arc;
+
+use tenure_core::backend::{Abilities, Fencing, Liveness, Reach, Waiting};
+use tenure_core::session::Sessions;
+use tenure_core::{Backend, Kind, MIN_TTL, Result};
+
+use crate::config::Settings;
+
+/// What MySQL and MariaDB do by sessions.
+pub const SESSION_ABILITIES: Abilities = Abilities {
+    store: "mysql",
+    kinds: &[Kind::Mutex, Kind::FairMutex, Kind::Election],
+    fencing: Fencing::DataOrClock,
+    waiting: Waiting::Notified,
+    liveness: Liveness::Session,
+    reach: Reach::Network,
+    cells: true,
+    delays: false,
+    shortest_ttl: MIN_TTL,
+};
+
+/// Connects, once the tables are there.
+///
+/// # Cancel safety
+/// Dropped before it completes, nothing is left but tables.
+pub(crate) async fn connect(settings: Settings, client: u64) -> Result<Arc<dyn Backend>> {
+    let server = server::MySqlServer::new(settings, client);
+    server.prepare().await?;
+    Ok(Arc::new(Sessions::new(server)))
+}
