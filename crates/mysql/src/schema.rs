@@ -21,7 +21,7 @@ pub(crate) const VERSION: u32 = 1;
 const TABLES: &str = include_str!("sql/tables.sql");
 
 /// In the order of their use: each may call those before it.
-const PROCEDURES: [(&str, &str); 13] = [
+const PROCEDURES: [(&str, &str); 15] = [
     ("reach", include_str!("sql/reach.sql")),
     ("sweep", include_str!("sql/sweep.sql")),
     ("settle", include_str!("sql/settle.sql")),
@@ -33,6 +33,8 @@ const PROCEDURES: [(&str, &str); 13] = [
     ("request", include_str!("sql/request.sql")),
     ("break", include_str!("sql/break.sql")),
     ("cell_set", include_str!("sql/cell_set.sql")),
+    ("in_transaction", include_str!("sql/in_transaction.sql")),
+    ("check_fence", include_str!("sql/check_fence.sql")),
     ("tidy", include_str!("sql/tidy.sql")),
     ("leftovers", include_str!("sql/leftovers.sql")),
 ];
@@ -89,9 +91,9 @@ pub(crate) fn grants(settings: &Settings) -> String {
 
 fn procedures(prefix: &str) -> impl Iterator<Item = (String, String)> {
     let prefix = prefix.to_owned();
-    PROCEDURES.into_iter().map(move |(name, text)| {
-        (format!("DROP PROCEDURE IF EXISTS {prefix}{name}"), fill(text.trim(), &prefix))
-    })
+    PROCEDURES
+        .into_iter()
+        .map(move |(name, text)| (format!("DROP PROCEDURE IF EXISTS {prefix}{name}"), fill(text.trim(), &prefix)))
 }
 
 fn first_rows(prefix: &str) -> [String; 1] {
@@ -100,9 +102,7 @@ fn first_rows(prefix: &str) -> [String; 1] {
 
 /// Comes last: whoever sees the version finds everything else.
 fn stamp(prefix: &str) -> String {
-    format!(
-        "INSERT INTO {prefix}setup (id, version) VALUES (1, {VERSION}) ON DUPLICATE KEY UPDATE version = {VERSION}"
-    )
+    format!("INSERT INTO {prefix}setup (id, version) VALUES (1, {VERSION}) ON DUPLICATE KEY UPDATE version = {VERSION}")
 }
 
 fn fill(text: &str, prefix: &str) -> String {

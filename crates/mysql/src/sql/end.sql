@@ -11,6 +11,7 @@ BEGIN
   DECLARE v_holds, v_waits, v_take INT UNSIGNED;
   DECLARE v_last, v_taken, v_head, v_ends, v_now, v_opens, v_over BIGINT;
   DECLARE v_waiting, v_closing TINYINT UNSIGNED;
+  DECLARE v_there INT DEFAULT 0;
   DECLARE v_locked, v_changed BOOLEAN DEFAULT FALSE;
   DECLARE v_says VARCHAR(8) CHARACTER SET ascii DEFAULT 'done';
   DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
@@ -34,7 +35,9 @@ BEGIN
 
   IF v_locked THEN
     -- Whoever has the name has seen that nobody alive is there: what is over by time need not be ended.
-    IF EXISTS (SELECT 1 FROM {p}ticket WHERE id = p_id AND (waiting = 1 OR ends > v_now)) THEN
+    -- A statement of its own: a subquery in an IF reads with a lock, and would wait for it.
+    SELECT COUNT(*) INTO v_there FROM {p}ticket WHERE id = p_id AND (waiting = 1 OR ends > v_now);
+    IF v_there > 0 THEN
       SET v_says = 'locked';
     END IF;
   ELSEIF v_holds = 1 AND v_waits = 0 AND p_min_hold = 0 THEN

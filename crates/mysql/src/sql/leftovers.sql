@@ -1,9 +1,11 @@
--- leftovers: removes marks whose time is over, clients that are dead, and mail that nobody fetched. At most p_limit of each.
+-- leftovers: removes marks whose time is over, clients that are dead, mail that nobody fetched, and what transactions left of names
+-- that are gone. At most p_limit of each.
 CREATE PROCEDURE {p}leftovers(IN p_limit INT, IN p_mail BIGINT)
   MODIFIES SQL DATA
   SQL SECURITY INVOKER
 BEGIN
   DECLARE v_id BIGINT UNSIGNED;
+  DECLARE v_name, v_free VARBINARY(512) DEFAULT '';
   DECLARE v_now BIGINT DEFAULT {now};
   DECLARE v_left INT DEFAULT p_limit;
 
@@ -20,6 +22,19 @@ BEGIN
       LEAVE clients;
     END IF;
     DELETE FROM {p}client WHERE id = v_id AND alive <= v_now;
+    SET v_left = v_left - 1;
+  END WHILE;
+  SET v_left = p_limit;
+  names: WHILE v_left > 0 DO
+    SELECT MIN(t.name) INTO v_name FROM {p}tx t LEFT JOIN {p}name n ON n.name = t.name WHERE t.name > v_name AND n.name IS NULL;
+    IF v_name IS NULL THEN
+      LEAVE names;
+    END IF;
+    START TRANSACTION;
+    SET v_free = NULL;
+    SELECT name INTO v_free FROM {p}tx WHERE name = v_name FOR UPDATE SKIP LOCKED; -- a transaction has it: then it stays
+    DELETE FROM {p}tx WHERE name = v_free;
+    COMMIT;
     SET v_left = v_left - 1;
   END WHILE;
   SELECT {now};

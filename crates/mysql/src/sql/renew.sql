@@ -6,7 +6,7 @@ CREATE PROCEDURE {p}renew(IN p_ids MEDIUMBLOB)
   MODIFIES SQL DATA
   SQL SECURITY INVOKER
 BEGIN
-  DECLARE v_place INT DEFAULT 0;
+  DECLARE v_place, v_there INT DEFAULT 0;
   DECLARE v_id BINARY(16);
   DECLARE v_now, v_ends, v_until BIGINT;
   DECLARE v_asked BOOLEAN;
@@ -16,16 +16,20 @@ BEGIN
   START TRANSACTION;
   SET v_now = {now};
   WHILE v_place * 16 < LENGTH(p_ids) DO
-    SET v_id = SUBSTRING(p_ids, v_place * 16 + 1, 16), v_ends = NULL;
+    SET v_id = SUBSTRING(p_ids, v_place * 16 + 1, 16), v_ends = NULL, v_there = 0;
     SELECT ends, v_now + ttl + delay, asked_reason IS NOT NULL INTO v_ends, v_until, v_asked
       FROM {p}ticket WHERE id = v_id AND waiting = 0 AND closing = 0 FOR UPDATE SKIP LOCKED;
+    IF v_ends IS NULL THEN
+      -- A statement of its own: a subquery in an IF reads with a lock, and would wait for it.
+      SELECT COUNT(*) INTO v_there FROM {p}ticket WHERE id = v_id AND waiting = 0 AND closing = 0;
+    END IF;
     IF v_ends > v_now THEN
       UPDATE {p}ticket SET ends = v_until WHERE id = v_id;
       IF v_asked THEN
         SELECT v_place, asked_reason, asked_host, asked_pid FROM {p}ticket WHERE id = v_id;
       END IF;
       SET v_says = CONCAT(v_says, 'h');
-    ELSEIF v_ends IS NULL AND EXISTS (SELECT 1 FROM {p}ticket WHERE id = v_id AND waiting = 0 AND closing = 0) THEN
+    ELSEIF v_there > 0 THEN
       SET v_says = CONCAT(v_says, 'u');
     ELSE
       SET v_says = CONCAT(v_says, 'l');
