@@ -15,6 +15,7 @@ pub const SCHEMES: &[&str] = &["mysql", "mariadb"];
 /// - `prefix=TEXT` (default `tenure_`): what the names of all tables and procedures begin with; programs with another prefix do
 ///   not meet.
 /// - `liveness=lease` (the default) or `liveness=session`: what keeps a hold alive.
+/// - `max_sessions=NUMBER` (50): with sessions, how many claims may wait at a time, each on a connection of its own.
 /// - `connect_limit=TIME` (5 s): how long making a connection may take: name lookup, TCP, TLS and login.
 /// - `answer_limit=TIME` (5 s): how long a request may go unanswered, a new connection included, before it is `Unavailable`.
 /// - `patience=TIME` (30 s): how long whoever already waits in line puts up with a server that cannot be reached.

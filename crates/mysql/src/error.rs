@@ -32,6 +32,20 @@ pub(crate) fn explain_connect(error: DriverFailure, settings: &Settings) -> Fail
     Failure { fate: Fate::Refused, ..explain(error, settings, "connecting") }
 }
 
+/// Tables or procedures that could not be made.
+pub(crate) fn explain_create(error: DriverFailure, settings: &Settings) -> Error {
+    let is_denied = code(&error).is_some_and(|code| DENIED.contains(&code));
+    let explained = explain(error, settings, "making the tables and procedures").error;
+    if !is_denied {
+        return explained;
+    }
+    explained.with_hint(format!(
+        "Run `tenure migrate` once as somebody who may (CREATE, CREATE ROUTINE, ALTER ROUTINE), or apply what `tenure schema` \
+         prints; after that this user needs: {}",
+        schema::grants(settings)
+    ))
+}
+
 /// What failed before anything was sent: settings, files, checks.
 pub(crate) fn refused(error: Error) -> Failure {
     let again = error.is_transient();
@@ -108,7 +122,9 @@ fn words(error: &DriverFailure, settings: &Settings) -> (ErrorKind, &'static str
         1040 => (
             Unavailable,
             "the server has no connection left",
-            hint("A client of ours needs three at most. Raise max_connections, or find out who has so many: SHOW PROCESSLIST"),
+            hint(
+                "A client of ours needs three at most. Raise max_connections, or find out who has so many: SHOW PROCESSLIST",
+            ),
         ),
         1203 | 1226 => (
             Unavailable,
@@ -134,26 +150,31 @@ fn words(error: &DriverFailure, settings: &Settings) -> (ErrorKind, &'static str
             hint("Its max_statement_time (max_execution_time) is shorter than a moment's wait for a lock"),
         ),
         1180 => (Unavailable, "the commit failed", hint("Its log says why; nobody knows whether it was made")),
-        1045 | 1698 => (
+        1045 | 1698 => {
+            let tls = if settings.tls.is_none() { ". Some servers refuse so whoever comes without tls=yes" } else { "" };
+            let hint = format!(
+                "The user was {user:?}. In a URL write / as %2F and @ as %40; an account also says from which host{tls}"
+            );
+            (Backend, "the server refused user and password", Some(hint))
+        }
+        3159 => (
             Backend,
-            "the server refused user and password",
-            Some(format!("The user was {user:?}. In a URL write / as %2F and @ as %40; an account also says from which host")),
+            "the server takes only encrypted connections",
+            hint("Write tls=yes, and ca=FILE if its signer is not known here"),
         ),
         1049 => (
             Backend,
             "there is no such database",
             Some(format!("CREATE DATABASE `{database}`, or name another in the URL's path")),
         ),
-        1044 if message(error).contains(database.as_str()) && !message(error).contains("routine") => (
+        1044 => (
             Backend,
-            "the user may not use the database, or not make tables and procedures in it",
-            Some(format!("Run `tenure migrate` once as somebody who may, and then: {}", schema::grants(settings))),
+            "the user may not use the database",
+            Some(format!("These are all the rights it needs: {}", schema::grants(settings))),
         ),
-        _ if DENIED.contains(&code) => (
-            Backend,
-            "the user lacks a right",
-            Some(format!("These are all it needs: {}", schema::grants(settings))),
-        ),
+        _ if DENIED.contains(&code) => {
+            (Backend, "the user lacks a right", Some(format!("These are all it needs: {}", schema::grants(settings))))
+        }
         1146 | 1305 => (
             Backend,
             "a table or procedure of ours is not there",
@@ -166,11 +187,9 @@ fn words(error: &DriverFailure, settings: &Settings) -> (ErrorKind, &'static str
             "the server cannot store anything more",
             hint("Its disk or its tablespace is full; what is held stays held until its ttl is over"),
         ),
-        1665 => (
-            Backend,
-            "the server's binary log cannot take it",
-            hint("Its binlog_format is STATEMENT: set MIXED or ROW"),
-        ),
+        1665 => {
+            (Backend, "the server's binary log cannot take it", hint("Its binlog_format is STATEMENT: set MIXED or ROW"))
+        }
         1064 => (
             Backend,
             "the server does not understand a statement that is needed",
@@ -207,11 +226,9 @@ fn unanswered(error: &DriverFailure, settings: &Settings) -> (ErrorKind, &'stati
             ),
             None => (Unavailable, "the connection broke", None),
         },
-        DriverFailure::Driver(DriverError::NoClientSslFlagFromServer) => (
-            Backend,
-            "the server speaks no TLS",
-            hint("Give it a certificate (ssl-cert, ssl-key), or write tls=no"),
-        ),
+        DriverFailure::Driver(DriverError::NoClientSslFlagFromServer) => {
+            (Backend, "the server speaks no TLS", hint("Give it a certificate (ssl-cert, ssl-key), or write tls=no"))
+        }
         DriverFailure::Driver(DriverError::UnknownAuthPlugin { .. }) => (
             Backend,
             "the server wants a proof of who we are that the driver does not know",
@@ -222,13 +239,6 @@ fn unanswered(error: &DriverFailure, settings: &Settings) -> (ErrorKind, &'stati
             (Backend, "the request is larger than the server takes", hint("Raise its max_allowed_packet"))
         }
         _ => (Backend, "the request could not be made", None),
-    }
-}
-
-fn message(error: &DriverFailure) -> &str {
-    match error {
-        DriverFailure::Server(ServerError { message, .. }) => message,
-        _ => "",
     }
 }
 
