@@ -84,7 +84,7 @@ async fn version(conn: &mut Conn, settings: &Settings) -> Result<Option<u32>> {
 
 /// Makes everything, one client at a time where the server has a lock for that, and again where two met all the same.
 async fn create(conn: &mut Conn, settings: &Settings) -> Result<()> {
-    let failed = |failure| error::explain(failure, settings, "making the tables").error;
+    let failed = |failure| error::explain_create(failure, settings);
     let lock = format!("CONCAT('tenure:', LEFT(SHA2(CONCAT(DATABASE(), '/{}'), 256), 40))", settings.prefix);
     conn.query_drop(format!("DO GET_LOCK({lock}, 10)")).await.map_err(failed)?;
     let mut tries = 0;

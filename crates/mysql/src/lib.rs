@@ -1,4 +1,4 @@
-//! The MySQL and MariaDB store.
+#![doc = include_str!("docs.md")]
 //!
 //! # Layout
 //!

@@ -16,7 +16,8 @@ fn fresh_prefix() -> String {
 /// How many rows are in the tables of a prefix: all but those that stay on purpose, and the marks of ended claims, which a test
 /// of their own sees removed.
 fn residue(prefix: &str) -> usize {
-    let counts = ["name", "ticket", "client", "mail", "cell", "tx"].map(|table| format!("(SELECT COUNT(*) FROM {prefix}{table})"));
+    let counts =
+        ["name", "ticket", "client", "mail", "cell", "tx"].map(|table| format!("(SELECT COUNT(*) FROM {prefix}{table})"));
     let sum = MariaDb::shared().try_sql(&format!("SELECT {}", counts.join(" + ")));
     match sum {
         Ok(rows) => rows[0][0].parse().expect("a number"),

@@ -13,7 +13,9 @@ async fn conn() -> Conn {
 #[tokio::test]
 async fn an_error_in_a_later_result_is_an_error() {
     let mut conn = conn().await;
-    for text in ["SELECT 1; SELECT * FROM nowhere", "DO 1; SELECT * FROM nowhere; DO 1", "SELECT 1; SELECT 2; SELECT * FROM nowhere"] {
+    for text in
+        ["SELECT 1; SELECT * FROM nowhere", "DO 1; SELECT * FROM nowhere; DO 1", "SELECT 1; SELECT 2; SELECT * FROM nowhere"]
+    {
         let failure = read_all(&mut conn, text).await.expect_err(text);
         assert_eq!(code(&failure), Some(1146), "{text}: {failure}");
         assert_eq!(read_all(&mut conn, "SELECT 7").await.unwrap().len(), 1, "and the connection goes on");
