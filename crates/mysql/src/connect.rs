@@ -86,7 +86,7 @@ async fn version(conn: &mut Conn, settings: &Settings) -> Result<Option<u32>> {
 async fn create(conn: &mut Conn, settings: &Settings) -> Result<()> {
     let failed = |failure| error::explain_create(failure, settings);
     let lock = format!("CONCAT('tenure:', LEFT(SHA2(CONCAT(DATABASE(), '/{}'), 256), 40))", settings.prefix);
-    conn.query_drop(format!("DO GET_LOCK({lock}, 10)")).await.map_err(failed)?;
+    let _ = conn.query_drop(format!("DO GET_LOCK({lock}, 10)")).await; // a cluster may have none
     let mut tries = 0;
     let made = loop {
         match apply(conn, settings).await {

@@ -133,7 +133,7 @@ async fn rights_that_are_missing_are_named_and_those_named_are_enough() {
 
     // EXECUTE is a right of its own.
     server.sql("REVOKE EXECUTE ON PROCEDURE tenure.tenure_ask FROM app@127.0.0.1");
-    let error = client_at(&url).await.mutex("x").unwrap().lock().await.err().expect("it may not");
+    let error = client_at(&url).await.mutex("x").unwrap().lock().await.expect_err("it may not");
     says(&error, ErrorKind::Backend, &["lacks a right", "tenure_ask"]);
 }
 
