@@ -448,7 +448,7 @@ const RENEWAL_PAUSE: Duration = Duration::from_micros(150);
 /// So the longer somebody has waited the more often they try, and those who come later, less often, cannot starve them. Trying
 /// more often than this costs more than it gains: 64 processes on 2 cores got 11,000 pairs a second through like this, and
 /// 2,700 with pauses of 60 to 300 µs.
-fn pause(waited: Duration) -> Duration {
+pub(crate) fn pause(waited: Duration) -> Duration {
     let longest = match waited.as_millis() {
         0..2 => 400,
         2..40 => 4_000,

@@ -25,6 +25,7 @@ use tenure_core::record::{Moment, Record, Stage};
 use tenure_core::retry::pace;
 use tenure_core::{Clock, Error, ErrorKind, Instant, Kind, LockName, Mode, Result, Sequencer, Token, Wait};
 
+use crate::batch::pause;
 use crate::codec;
 use crate::config::Settings;
 use crate::death::{Deaths, Process, Pulse};
@@ -136,16 +137,17 @@ impl<'a> Begin<'a> {
         let deadline = wait.deadline(began);
         loop {
             // By reading, which is in nobody's way; only what seems free is worth being in everybody's.
-            if !place.is_leased(self.connection, &name)? {
-                let left = if wait == Wait::No { Duration::ZERO } else { deadline.since(Instant::now()) };
+            let is_leased = place.is_leased(self.connection, &name)?;
+            if !is_leased {
+                // SQLite has no queue either, and its own waiting sleeps ever longer: ten times as long as ours, measured.
                 let immediate = TransactionBehavior::Immediate;
-                match with_patience(self.connection, left, |db| Transaction::new_unchecked(db, immediate)) {
+                match with_patience(self.connection, Duration::ZERO, |db| Transaction::new_unchecked(db, immediate)) {
                     Ok(transaction) => {
                         if let Some(held) = try_lock(&transaction, &name)? {
                             return Ok(Some((transaction, held)));
                         }
                     }
-                    Err(error) if is_busy(&error) => {} // the connection's own patience is over, ours may not be
+                    Err(error) if is_busy(&error) => {}
                     Err(error) => return Err(place.failed(error, "beginning a transaction").with_name(&name)),
                 }
             }
@@ -153,7 +155,9 @@ impl<'a> Begin<'a> {
             if wait == Wait::No || now >= deadline {
                 return Ok(None);
             }
-            std::thread::sleep(pace(now.since(began)).min(deadline.since(now)));
+            let waited = now.since(began);
+            let nap = if is_leased { pace(waited) } else { pause(waited) };
+            std::thread::sleep(nap.min(deadline.since(now)));
         }
     }
 }

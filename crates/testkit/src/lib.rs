@@ -11,7 +11,9 @@
 //! - [`cases!`]: the list of all cases, which exists once; [`suite`]: the cases, a file for each promise
 //! - [`history`]: what happened in a test, and whether it may have (pure; the simulation uses it too)
 //! - [`Faulty`]: a store with faults at the flick of a switch; [`taker`]: a second process, to be killed and stopped
-//! - [`servers`]: real ones, which end with the test; [`proxy`]: a network with faults in front of them
+//! - [`servers`]: real ones, which end with the test; [`proxy`]: a network with faults in front of them; [`mod@faults`]: what
+//!   happens to databases then
+//! - [`shops`]: selling the last item, in as many ways as there are locks
 //! - [`names`]: names that look like something else; [`polls`]: a future that is dropped after so many polls
 //! - [`Scene`], [`Lock`], [`eventually`]: what the cases are written with
 //!
@@ -19,6 +21,7 @@
 //! promise is about time they compare instants that cannot be in another order.
 
 mod cases;
+pub mod faults;
 pub mod faulty;
 pub mod fenced;
 mod harness;
@@ -30,6 +33,7 @@ pub mod proxy;
 mod rng;
 mod scene;
 pub mod servers;
+pub mod shops;
 mod stress;
 pub mod suite;
 pub mod taker;
