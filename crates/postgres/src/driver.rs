@@ -12,6 +12,10 @@ pub trait Driver: Send {
     /// Runs a statement with a text and a number, which gives one number.
     #[doc(hidden)]
     fn ask<'a>(&'a mut self, sql: &'a str, text: &'a str, number: i64) -> BoxFuture<'a, Result<i64, Refusal>>;
+
+    /// Undoes the transaction and begins it anew, with the same characteristics.
+    #[doc(hidden)]
+    fn restart(&mut self) -> BoxFuture<'_, Result<(), Refusal>>;
 }
 
 /// What the server refused, or the driver.
@@ -24,17 +28,37 @@ pub struct Refusal {
     source: Box<dyn std::error::Error + Send + Sync>,
 }
 
+const RESTART: &str = "ROLLBACK AND CHAIN";
+
 impl Driver for tokio_postgres::Transaction<'_> {
     fn ask<'a>(&'a mut self, sql: &'a str, text: &'a str, number: i64) -> BoxFuture<'a, Result<i64, Refusal>> {
         Box::pin(async move {
             // Typed, it is one round trip, and leaves no prepared statement that a pooler could trip over.
             let rows = self.query_typed(sql, &[(&text, Type::TEXT), (&number, Type::INT8)]).await;
-            rows.and_then(|rows| rows.first().map_or(Ok(0), |row| row.try_get(0))).map_err(|error| Refusal {
-                code: error.code().map(|code| code.code().to_owned()),
-                words: error.as_db_error().map(|error| error.message().to_owned()).unwrap_or_default(),
-                source: Box::new(error),
-            })
+            rows.and_then(|rows| rows.first().map_or(Ok(0), |row| row.try_get(0))).map_err(Refusal::from)
         })
+    }
+
+    fn restart(&mut self) -> BoxFuture<'_, Result<(), Refusal>> {
+        Box::pin(async move { Ok(self.batch_execute(RESTART).await?) })
+    }
+}
+
+impl From<tokio_postgres::Error> for Refusal {
+    fn from(error: tokio_postgres::Error) -> Self {
+        let code = error.code().map(|code| code.code().to_owned());
+        let words = error.as_db_error().map(|error| error.message().to_owned()).unwrap_or_default();
+        Refusal { code, words, source: Box::new(error) }
+    }
+}
+
+#[cfg(feature = "sqlx")]
+impl From<sqlx::Error> for Refusal {
+    fn from(error: sqlx::Error) -> Self {
+        let server = error.as_database_error();
+        let code = server.and_then(|error| error.code()).map(|code| code.into_owned());
+        let words = server.map(|error| error.message().to_owned()).unwrap_or_default();
+        Refusal { code, words, source: Box::new(error) }
     }
 }
 
@@ -43,12 +67,12 @@ impl Driver for sqlx::Transaction<'_, sqlx::Postgres> {
     fn ask<'a>(&'a mut self, sql: &'a str, text: &'a str, number: i64) -> BoxFuture<'a, Result<i64, Refusal>> {
         Box::pin(async move {
             let query = sqlx::query_scalar::<_, i64>(sqlx::AssertSqlSafe(sql)).bind(text).bind(number).persistent(false);
-            query.fetch_one(&mut **self).await.map_err(|error| Refusal {
-                code: error.as_database_error().and_then(|error| error.code()).map(|code| code.into_owned()),
-                words: error.as_database_error().map(|error| error.message().to_owned()).unwrap_or_default(),
-                source: Box::new(error),
-            })
+            Ok(query.fetch_one(&mut **self).await?)
         })
+    }
+
+    fn restart(&mut self) -> BoxFuture<'_, Result<(), Refusal>> {
+        Box::pin(async move { Ok(sqlx::raw_sql(RESTART).execute(&mut **self).await.map(drop)?) })
     }
 }
 
@@ -74,6 +98,11 @@ pub fn is_conflict(error: &(dyn std::error::Error + 'static)) -> bool {
 }
 
 impl Refusal {
+    /// Whether the transaction's snapshot is too old.
+    pub(crate) fn is_stale(&self) -> bool {
+        self.code.as_deref() == Some("40001")
+    }
+
     /// The error for whoever must act; `doing` completes "while …".
     pub(crate) fn explain(self, layout: &Layout, doing: &str) -> Error {
         use ErrorKind::{Backend, Lost, Unavailable};
@@ -88,7 +117,8 @@ impl Refusal {
             "40001" => (
                 Unavailable,
                 "the transaction's snapshot is older than the last change of the lock",
-                "Roll back and run the transaction again. READ COMMITTED transactions do not meet this".to_owned(),
+                "Roll back and run the transaction again; with the lock as the first thing in it, and .first(), that is done for you"
+                    .to_owned(),
             ),
             "40P01" => (
                 Unavailable,

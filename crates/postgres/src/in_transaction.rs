@@ -14,7 +14,8 @@
 //! - **An old snapshot**, at `REPEATABLE READ` or `SERIALIZABLE`: every grant writes the name's row, every renewal its ticket,
 //!   and both are read here with a lock. A transaction that began before the last of them fails with 40001, and must be run
 //!   again; it never holds the name beside somebody else. So at these levels whoever had to wait fails, by design of
-//!   PostgreSQL: nothing that a transaction reads can be newer than its first statement.
+//!   PostgreSQL: nothing that a transaction reads can be newer than its first statement. Where the caller says that nothing was
+//!   done yet ([`InTransaction::first`]), it is begun anew here (`ROLLBACK AND CHAIN`) until it need not wait.
 //!
 //! Waiting for a lease is looking again, at a pace that grows: a lease is nothing that the server could queue for. Whoever
 //! stands in line for the name comes before a transaction.
@@ -25,7 +26,7 @@ use tenure_core::retry::pace;
 use tenure_core::{Clock, Instant, Kind, LockName, Mode, Result, Sequencer, Token, Wait};
 
 use crate::config::Settings;
-use crate::driver::Driver;
+use crate::driver::{Driver, Refusal};
 use crate::schema::Layout;
 
 /// Locks a name for the rest of a transaction: until its commit or rollback nobody else has it, by transaction, by lease or by
@@ -42,13 +43,14 @@ use crate::schema::Layout;
 /// ```
 ///
 /// Call it first thing: what the transaction has read before may have changed since. `READ COMMITTED`, the default, is the
-/// level to use with it; at higher ones, whoever had to wait gets an error that says to run the transaction again.
+/// level to use with it; at higher ones, whoever had to wait gets an error that says to run the transaction again, unless
+/// [`first`](InTransaction::first) allows it to be begun anew.
 ///
 /// Locked again in the same transaction, a name has a new token, and both are its. Lock several names in the same order
 /// everywhere; where two transactions wait for each other all the same, the server ends one of them with an error.
 pub fn in_transaction<D: Driver>(transaction: &mut D, name: impl AsRef<str>) -> InTransaction<'_, D> {
     let Settings { schema, prefix, .. } = Settings::default();
-    InTransaction { transaction, name: LockName::new(name), schema, prefix }
+    InTransaction { transaction, name: LockName::new(name), schema, prefix, is_first: false }
 }
 
 /// A lock wanted in a transaction; see [`in_transaction`].
@@ -62,6 +64,7 @@ pub struct InTransaction<'a, D> {
     name: Result<LockName>,
     schema: String,
     prefix: String,
+    is_first: bool,
 }
 
 impl<D: Driver> InTransaction<'_, D> {
@@ -73,6 +76,12 @@ impl<D: Driver> InTransaction<'_, D> {
     /// Which schema the tables are in, if it is not `public`.
     pub fn schema(self, schema: &str) -> Self {
         InTransaction { schema: schema.to_owned(), ..self }
+    }
+
+    /// Nothing was done in the transaction before, so it may be rolled back and begun anew while it waits: at `REPEATABLE READ`
+    /// and `SERIALIZABLE` a transaction that has waited could not go on otherwise. Not for savepoints inside a transaction.
+    pub fn first(self) -> Self {
+        InTransaction { is_first: true, ..self }
     }
 
     /// Waits for as long as it takes.
@@ -111,8 +120,14 @@ impl<D: Driver> InTransaction<'_, D> {
                 Wait::Forever => -1,
                 Wait::For(_) => deadline.since(Instant::now()).as_millis().min(i32::MAX as u128) as i64,
             };
-            let answer = self.transaction.ask(&sql, name.as_str(), longest).await;
-            let answer = answer.map_err(|refusal| refusal.explain(&layout, "locking in a transaction").with_name(&name))?;
+            let failed = |refusal: Refusal| refusal.explain(&layout, "locking in a transaction").with_name(&name);
+            let answer = match self.transaction.ask(&sql, name.as_str(), longest).await {
+                Err(refusal) if self.is_first && refusal.is_stale() => {
+                    self.transaction.restart().await.map_err(failed)?;
+                    continue; // others have had it meanwhile, so somebody goes on
+                }
+                answer => answer.map_err(failed)?,
+            };
             if answer > 0 {
                 let (token, issued_ms) = (Token::new(answer as u64), Clock::Boot.wall_micros() / 1_000);
                 return Ok(Some(Sequencer { name, kind: Kind::Mutex, mode: Mode::Exclusive, token, issued_ms }));
@@ -120,6 +135,9 @@ impl<D: Driver> InTransaction<'_, D> {
             let now = Instant::now();
             if wait == Wait::No || now >= deadline {
                 return Ok(None);
+            }
+            if self.is_first {
+                self.transaction.restart().await.map_err(failed)?;
             }
             Clock::Boot.sleep_until((now + pace(now.since(began))).min(deadline)).await;
         }

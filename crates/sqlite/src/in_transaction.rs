@@ -139,7 +139,7 @@ impl<'a> Begin<'a> {
             // By reading, which is in nobody's way; only what seems free is worth being in everybody's.
             let is_leased = place.is_leased(self.connection, &name)?;
             if !is_leased {
-                // SQLite has no queue either, and its own waiting sleeps ever longer: ten times as long as ours, measured.
+                // SQLite's own waiting sleeps ever longer: a thousand transactions of eight processes took 6.5 s so, and 1.9 s like this.
                 let immediate = TransactionBehavior::Immediate;
                 match with_patience(self.connection, Duration::ZERO, |db| Transaction::new_unchecked(db, immediate)) {
                     Ok(transaction) => {
