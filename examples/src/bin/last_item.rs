@@ -1,60 +1,60 @@
-//! Selling the last item in stock: eight shops, a hundred lamps, and a number that says how many are left.
-//!
-//! Without a lock several shops sell the same lamp. A mutex, a read-write lock and an optimistic cell sell exactly a
-//! hundred. Each shop has a client of its own, as a process of its own would.
+//! Selling the last item in stock: eight shops, two hundred lamps, and a row that says how many are left. Each shop reads it,
+//! waits for the bank, and writes one less. Without a lock several of them sell the same lamp. A mutex, a lock in the shop's
+//! own transaction, and a cell, which locks nothing, sell each lamp once.
 
-use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
-use tenure::{Client, Result};
+use rusqlite::Connection;
+use tenure::{blocking, sqlite};
 use tenure_examples::Store;
 
-/// Stands for a row of a database: it can be read, and it can be written, and in between is everybody else.
-static STOCK: AtomicU32 = AtomicU32::new(0);
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
+const LAMPS: u8 = 200;
 
-/// Sells for as long as there is something to sell.
-async fn shop(way: &str, client: Client) -> Result<u32> {
-    let (mutex, rw_lock, cell) = (client.mutex("lamps/mutex")?, client.rw_lock("lamps/rw")?, client.cell("lamps/cell")?);
-    for sold in 0.. {
-        let sold_one = match way {
-            "mutex" => mutex.lock().await?.run(sell()).await?, // a guard that is dropped lets go
-            "read-write lock" => {
-                let looking = rw_lock.read().await?; // any number of shops may look at once
-                let any_left = STOCK.load(SeqCst) > 0;
-                looking.release().await?;
-                // Another may sell before this one is let in to write, so `sell` looks again.
-                any_left && rw_lock.write().await?.run(sell()).await?
-            }
-            // Nothing is locked: whoever was overtaken between reading and writing does it again.
-            "cell" => cell.update(|left| Some(vec![left?[0].checked_sub(1)?])).await?.is_some(),
-            _ => sell().await,
-        };
-        if !sold_one {
-            return Ok(sold);
+/// Right as long as nobody else is between its lines.
+fn sell(db: &Connection) -> Result<bool> {
+    let left: u8 = db.query_row("SELECT lamps FROM stock", [], |row| row.get(0))?;
+    thread::sleep(Duration::from_micros(500)); // the bank
+    let Some(left) = left.checked_sub(1) else { return Ok(false) };
+    db.execute("UPDATE stock SET lamps = ?1", [left])?;
+    Ok(true)
+}
+
+fn sell_one(way: &str, client: &blocking::Client, db: &mut Connection) -> Result<bool> {
+    Ok(match way {
+        "mutex" => {
+            let _guard = client.mutex("lamps")?.lock()?; // let go of when dropped
+            sell(db)?
         }
-    }
-    unreachable!("the stock is finite")
+        "transaction" => {
+            let (tx, _held) = sqlite::begin(db, "lamps").lock()?;
+            let sold = sell(&tx)?;
+            tx.commit().map(|()| sold)? // and the lock is free
+        }
+        // Whoever was overtaken between reading and writing does it again.
+        "cell" => client.cell("lamps left")?.update(|left| Some(vec![left?[0].checked_sub(1)?]))?.is_some(),
+        _ => sell(db)?,
+    })
 }
 
-/// Reads, waits for the bank, writes: right as long as nobody else is between these lines.
-async fn sell() -> bool {
-    let left = STOCK.load(SeqCst);
-    tokio::time::sleep(Duration::from_millis(1)).await; // the bank
-    left.checked_sub(1).map(|left| STOCK.store(left, SeqCst)).is_some()
-}
-
-#[tokio::main]
-async fn main() -> Result<()> {
+fn main() -> Result<()> {
     let store = Store::from_args();
-    let client = store.connect().await?;
-    client.cell("lamps/cell")?.set_if(0, [100]).await?;
-    for way in ["no lock", "mutex", "read-write lock", "cell"] {
-        STOCK.store(100, SeqCst);
-        let mut shops = tokio::task::JoinSet::new();
-        for _ in 0..8 {
-            shops.spawn(shop(way, store.connect().await?));
-        }
-        println!("{way}: sold {} of 100", shops.join_all().await.into_iter().sum::<Result<u32>>()?);
+    let open = || store.open_stock(&format!("CREATE TABLE IF NOT EXISTS stock AS SELECT {LAMPS} AS lamps"));
+    let cell = blocking::connect(&store.url)?.cell("lamps left")?;
+    cell.set_if(0, [LAMPS])?;
+    for way in ["no lock", "mutex", "transaction", "cell"] {
+        open().execute("UPDATE stock SET lamps = ?1", [LAMPS])?;
+        let shop = || -> Result<usize> {
+            let (client, mut db) = (blocking::connect(&store.url)?, open());
+            std::iter::from_fn(|| sell_one(way, &client, &mut db).map(|sold| sold.then_some(1)).transpose()).sum()
+        };
+        let begun = Instant::now();
+        let sold = thread::scope(|scope| {
+            let shops: Vec<_> = (0..8).map(|_| scope.spawn(shop)).collect();
+            shops.into_iter().map(|shop| shop.join().expect("no shop panics")).sum::<Result<usize>>()
+        })?;
+        println!("{way:12} sold {sold:4} of {LAMPS} lamps in {:.1?}", begun.elapsed());
     }
     Ok(())
 }
