@@ -123,7 +123,8 @@ impl<S: Server> Inner<S> {
 
     /// When something is next to be done.
     fn next(&self) -> Instant {
-        self.book().next().min(self.next_look().unwrap_or(Instant::NEVER))
+        let look = self.next_look().unwrap_or(Instant::NEVER);
+        self.book().next().min(look)
     }
 
     /// When to look for mail, where nobody tells.

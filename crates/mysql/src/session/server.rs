@@ -61,11 +61,13 @@ impl MySqlServer {
                 .with_store(self.settings.describe())
                 .with_hint("Two nodes would both grant the same lock. Use liveness=lease"));
         }
-        if self.send("seeding tokens", self.texts.seed(server.dialect)).await.is_err() {
+        let now = last(&self.send("looking at the clock", self.texts.clock()).await?);
+        let seed = self.texts.seed(server.dialect, now.ok_or_else(|| nonsense("looking at the clock"))?);
+        if self.send("seeding tokens", seed.clone()).await.is_err() {
             for statement in texts::statements(&self.settings.prefix, server.dialect) {
                 self.send("making what sessions need", statement).await?;
             }
-            self.send("seeding tokens", self.texts.seed(server.dialect)).await?;
+            self.send("seeding tokens", seed).await?;
         }
         self.send("tidying", self.texts.tidy()).await?;
         Ok(())
@@ -226,7 +228,7 @@ impl Server for MySqlServer {
     }
 
     fn probe(&self) -> BoxFuture<'_, Answer<()>> {
-        Box::pin(async move { self.send("probing", "DO 0".to_owned()).await.map(drop) })
+        Box::pin(async move { self.send("probing", PROBE.to_owned()).await.map(drop) })
     }
 
     fn examine(&self) -> BoxFuture<'_, Result<Vec<Finding>>> {
@@ -242,6 +244,9 @@ impl Server for MySqlServer {
         })
     }
 }
+
+/// What a lock of the server's costs at least: one that nobody waits for, and that ends with its statement.
+const PROBE: &str = "SELECT GET_LOCK('tenure probe', 0) + RELEASE_LOCK('tenure probe')";
 
 /// Who has a name and who waits for it, and whether whoever has it shows so.
 fn seen(name: &LockName, sets: &Rows) -> Option<(View, bool)> {

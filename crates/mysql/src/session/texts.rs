@@ -24,7 +24,8 @@ impl Texts {
     }
 
     fn key(&self, name: &LockName) -> String {
-        format!("LEFT(SHA2(CONCAT(DATABASE(), '/{}/', {}), 256), 48)", self.prefix, hex(name.as_str().as_bytes()))
+        let name = hex(name.as_str().as_bytes()); // as digits, which are the same in every character set
+        format!("LEFT(SHA2(CONCAT(DATABASE(), '/{}/', {}), 256), 48)", self.prefix, name.trim_start_matches('x'))
     }
 
     fn mark(&self, key: &str, kind: usize) -> String {
@@ -244,10 +245,15 @@ impl Texts {
         )
     }
 
-    /// What tokens come from, and that they are not behind the clock. A sequence never goes back.
-    pub(super) fn seed(&self, dialect: Dialect) -> String {
+    /// What the server's clock shows.
+    pub(super) fn clock(&self) -> String {
+        format!("SELECT {NOW}")
+    }
+
+    /// Sees to it that tokens are not behind the clock, which showed this. A sequence never goes back.
+    pub(super) fn seed(&self, dialect: Dialect, now: i64) -> String {
         match dialect {
-            Dialect::MariaDb => format!("DO SETVAL({}token, {NOW})", self.prefix),
+            Dialect::MariaDb => format!("DO SETVAL({}token, {now})", self.prefix),
             Dialect::MySql => format!("INSERT IGNORE INTO {}token (id, n) VALUES (1, 0)", self.prefix),
         }
     }
