@@ -22,6 +22,8 @@ pub(crate) struct Plan {
     pub(crate) tasks: usize,
     /// How many rounds each.
     pub(crate) rounds: u32,
+    /// How long what nobody lets expire is held if nothing more is heard of its holder.
+    pub(crate) ttl: Duration,
 }
 
 const PERMITS: u32 = 5;
@@ -178,7 +180,7 @@ impl Worker {
 
     fn ask(&self, mode: Mode, claim: u64, expires: bool) -> Result<Ask> {
         let (client, name, note) = (&self.client, self.plan.name.as_str(), claim.to_string());
-        let ttl = if expires { Duration::from_millis(100) } else { Duration::from_secs(60) };
+        let ttl = if expires { Duration::from_millis(100) } else { self.plan.ttl };
         Ok(match (self.plan.shape, mode) {
             (Shape::RwLock, Mode::Shared) => Ask::Read(client.rw_lock(name)?.note(note)?.ttl(ttl)?.keep(!expires)),
             (_, Mode::Permits { take, of }) => {

@@ -16,12 +16,21 @@ pub enum Which {
     Newest,
     /// All there are and to come that have sent this (in any case of letters) in their first 64 KiB: `SUBSCRIBE`.
     Sent(String),
+    /// All there are, and none to come.
+    Present,
+    /// Those there are that have sent this so far, and none to come.
+    SentBefore(String),
 }
 
 impl Which {
     /// Connections that have sent, or will send, this.
     pub fn sent(what: &str) -> Self {
         Which::Sent(what.to_owned())
+    }
+
+    /// Connections that have sent this so far.
+    pub fn sent_before(what: &str) -> Self {
+        Which::SentBefore(what.to_owned())
     }
 }
 
@@ -137,7 +146,7 @@ struct Rule {
 
 enum Whom {
     All,
-    One(u64),
+    Some(Vec<u64>),
     Sent(Vec<u8>),
 }
 
@@ -347,8 +356,13 @@ impl State {
     fn whom(&self, which: Which) -> Whom {
         match which {
             Which::All => Whom::All,
-            Which::Newest => Whom::One(*self.links.keys().next_back().expect("there is a connection")),
+            Which::Newest => Whom::Some(vec![*self.links.keys().next_back().expect("there is a connection")]),
             Which::Sent(what) => Whom::Sent(what.to_ascii_uppercase().into_bytes()),
+            Which::Present => Whom::Some(self.links.keys().copied().collect()),
+            Which::SentBefore(what) => {
+                let whom = Whom::Sent(what.to_ascii_uppercase().into_bytes());
+                Whom::Some(self.links.iter().filter(|(id, link)| whom.has(**id, link)).map(|(id, _)| *id).collect())
+            }
         }
     }
 }
@@ -357,7 +371,7 @@ impl Whom {
     fn has(&self, id: u64, link: &Link) -> bool {
         match self {
             Whom::All => true,
-            Whom::One(one) => *one == id,
+            Whom::Some(some) => some.contains(&id),
             Whom::Sent(what) => link.sent.windows(what.len().max(1)).any(|part| part == what),
         }
     }

@@ -237,7 +237,7 @@ pub async fn leaves_nothing<H: Harness>(scene: &Scene<H>, shape: Shape) {
 pub async fn a_stress_is_sound<H: Harness>(scene: &Scene<H>, shape: Shape) {
     let clients = [scene.client().await, scene.client().await];
     let recorder = Recorder::in_memory();
-    let plan = Plan { shape, name: "x".to_owned(), tasks: 12, rounds: 40 };
+    let plan = Plan { shape, name: "x".to_owned(), tasks: 12, rounds: 40, ttl: Duration::from_secs(60) };
     stress::run(&clients, &recorder, &plan).await;
     expect_sound(&recorder.history());
     scene.is_free(&clients[0], "x").await;

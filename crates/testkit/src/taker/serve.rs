@@ -97,7 +97,7 @@ impl Serving {
             }
             Order::Stress { wanted, tasks, rounds, history } => {
                 let recorder = Recorder::to_file(history).expect("the history can be written");
-                let plan = Plan { shape: wanted.shape, name: wanted.name, tasks, rounds };
+                let plan = Plan { shape: wanted.shape, name: wanted.name, tasks, rounds, ttl: wanted.ttl };
                 stress::run(std::slice::from_ref(&self.client), &recorder, &plan).await;
                 Reply::Done
             }
