@@ -313,8 +313,19 @@ impl Pair {
         });
         if is_new && matches!(expected, Asked::Ended | Asked::Busy) {
             self.records.remove(&name); // its row was made for nothing
+        } else if expected == Asked::Ended {
+            self.skip_token(name);
         }
         (joined, expected)
+    }
+
+    /// A token may have been drawn for a claim that then met its mark.
+    fn skip_token(&mut self, name: usize) {
+        let rows = self.sql("SELECT name, last FROM {name}");
+        let row = rows.iter().find(|row| row.get::<_, &str>(0) == self.names[name].as_str()).expect("it is there");
+        let last = Token::new(row.get::<_, i64>(1) as u64);
+        let record = self.records.get_mut(&name).expect("it is there");
+        record.last = record.last.max(last);
     }
 
     fn end(&mut self, (name, id): (usize, ClaimId), min_hold: Duration, mark: bool) -> Result<(), TestCaseError> {

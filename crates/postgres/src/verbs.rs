@@ -48,7 +48,9 @@ type Parsed<T> = Result<Said<T>, Garbled>;
 /// The statements, with the tables' names in them.
 pub(crate) struct Verbs {
     ask: String,
+    ask_one: String,
     end: String,
+    end_one: String,
     renew: String,
     touch: String,
     convert: String,
@@ -75,7 +77,9 @@ impl Verbs {
         let from = |function, many| format!("SELECT * FROM {}", call(function, many));
         Verbs {
             ask: select("ask", 17),
+            ask_one: select("ask_one", 17),
             end: select("end", 4),
+            end_one: select("end_one", 4),
             renew: from("renew", 1),
             touch: from("touch", 5),
             convert: select("convert", 6),
@@ -98,6 +102,9 @@ impl Verbs {
 
     /// Asks for claims, in the order of their names. Answer: [`asked`].
     pub(crate) fn ask<'a>(&'a self, me: ClientKey, listens: bool, alive: Duration, asks: &'a [Asking]) -> Request<'a> {
+        if let [ask] = asks {
+            return self.ask_one(me, listens, alive, ask);
+        }
         let claims = || asks.iter().map(|ask| &ask.claim);
         let lengths = |of: fn(&Claim) -> Duration| claims().map(|claim| micros(of(claim))).collect::<Vec<i64>>();
         let parts = || claims().map(|claim| parts(claim.mode));
@@ -121,8 +128,38 @@ impl Verbs {
             .arg(asks.iter().map(|ask| ask.by.map(|by| by as i64)).collect::<Vec<_>>(), Type::INT8_ARRAY)
     }
 
+    fn ask_one<'a>(&'a self, me: ClientKey, listens: bool, alive: Duration, ask: &'a Asking) -> Request<'a> {
+        let claim = &ask.claim;
+        let (mode, take, room) = parts(claim.mode);
+        Request::new(&self.ask_one)
+            .arg(me as i64, Type::INT8)
+            .arg(listens, Type::BOOL)
+            .arg(micros(alive), Type::INT8)
+            .arg(claim.name.as_str(), Type::TEXT)
+            .arg(Id(claim.id), Type::UUID)
+            .arg(kind_code(claim.kind), Type::INT2)
+            .arg(mode, Type::INT2)
+            .arg(take, Type::INT8)
+            .arg(room, Type::INT8)
+            .arg(micros(claim.ttl), Type::INT8)
+            .arg(micros(claim.handover_ttl), Type::INT8)
+            .arg(micros(claim.lock_delay), Type::INT8)
+            .arg(claim.note.as_str(), Type::TEXT)
+            .arg(&*claim.origin.host, Type::TEXT)
+            .arg(i64::from(claim.origin.pid), Type::INT8)
+            .arg(ask.queue, Type::BOOL)
+            .arg(ask.by.map(|by| by as i64), Type::INT8)
+    }
+
     /// Ends claims, in the order of their names. Answer: [`ended`].
     pub(crate) fn end<'a>(&'a self, ends: &'a [Ending]) -> Request<'a> {
+        if let [end] = ends {
+            return Request::new(&self.end_one)
+                .arg(end.name.as_str(), Type::TEXT)
+                .arg(Id(end.id), Type::UUID)
+                .arg(micros(end.min_hold), Type::INT8)
+                .arg(micros(end.mark), Type::INT8);
+        }
         Request::new(&self.end)
             .arg(ends.iter().map(|end| end.name.as_str()).collect::<Vec<_>>(), Type::TEXT_ARRAY)
             .arg(ends.iter().map(|end| Id(end.id)).collect::<Vec<_>>(), Type::UUID_ARRAY)

@@ -1,11 +1,11 @@
 //! The suite every store must pass, over servers that all cases share, each case with a prefix of its own.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use tenure_core::{Backend, Result};
 use tenure_testkit::Harness;
-use tenure_testkit::servers::postgres::{PgBouncer, Postgres};
+use tenure_testkit::servers::postgres::{BouncerOptions, PgBouncer, PoolMode, Postgres};
 
 /// A prefix that no other case has, in no other process either.
 fn fresh_prefix() -> String {
@@ -67,8 +67,14 @@ macro_rules! harness {
     };
 }
 
+/// A pooler in transaction mode with few connections: no client can count on having one to itself.
+fn pooler() -> &'static PgBouncer {
+    static POOLER: OnceLock<PgBouncer> = OnceLock::new();
+    POOLER.get_or_init(|| PgBouncer::start(Postgres::shared(), BouncerOptions::new(PoolMode::Transaction).pool_size(4)))
+}
+
 harness!(Direct, Postgres::shared().url());
-harness!(Pooled, PgBouncer::shared().url());
+harness!(Pooled, pooler().url());
 
 tenure_testkit::conformance!(direct => Direct);
 tenure_testkit::conformance!(pgbouncer => Pooled);

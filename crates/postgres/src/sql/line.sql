@@ -104,6 +104,19 @@ BEGIN
   END LOOP;
 END $$;
 
+-- Makes the row of a name, which the caller has locked, say what its tickets say.
+CREATE OR REPLACE FUNCTION {recount}(of_name text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+  UPDATE {name}
+     SET held = holders.many, taken = holders.taken, opens = holders.opens, oldest = holders.oldest
+    FROM (
+      SELECT count(*) AS many, coalesce(sum(take), 0) AS taken, coalesce(min(expires), 9223372036854775807) AS opens,
+             coalesce(min(seq), 0) AS oldest
+        FROM {ticket} WHERE name = of_name AND NOT waiting
+    ) AS holders
+   WHERE name = of_name;
+END $$;
+
 -- Leaves a message for a client, and tells it that there is one.
 CREATE OR REPLACE FUNCTION {post}(
   to_client bigint, what smallint, about uuid, by_pid bigint, by_host text, why text, now_us bigint

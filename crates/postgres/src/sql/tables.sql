@@ -18,7 +18,7 @@ CREATE TABLE IF NOT EXISTS {name} (
   front bigint NOT NULL DEFAULT 0,    -- no waiter has a lower number
   opens bigint NOT NULL DEFAULT 9223372036854775807, -- no hold ends by time before this
   used bigint NOT NULL DEFAULT 0      -- when somebody last asked or let go
-) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000);
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, vacuum_truncate = off);
 
 -- One row for each claim that holds or waits.
 CREATE TABLE IF NOT EXISTS {ticket} (
@@ -43,7 +43,7 @@ CREATE TABLE IF NOT EXISTS {ticket} (
   asked_pid bigint,                   -- somebody asked it to let go: who, and why
   asked_host text,
   asked_reason text
-) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000);
+) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, vacuum_truncate = off);
 CREATE INDEX IF NOT EXISTS {PREFIX}ticket_line ON {ticket} (name, waiting, seq);
 CREATE INDEX IF NOT EXISTS {PREFIX}ticket_client ON {ticket} (client) WHERE waiting;
 
@@ -52,7 +52,7 @@ CREATE TABLE IF NOT EXISTS {client} (
   client bigint PRIMARY KEY,
   alive bigint NOT NULL,              -- until then
   listens boolean NOT NULL            -- whether it hears what is sent to its channel
-) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000);
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, vacuum_truncate = off);
 
 -- What others have to say to a client, until it comes for it.
 CREATE TABLE IF NOT EXISTS {mail} (

@@ -1,0 +1,177 @@
+//! What the store adds to the promises of the suite: isolation levels, connections, poolers, restarts, and tables that two make
+//! at once.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use tenure_core::{Backend, Client};
+use tenure_testkit::servers::postgres::{BouncerOptions, PgBouncer, PoolMode, Postgres, PostgresOptions};
+use tenure_testkit::{eventually, in_time};
+use tokio::task::JoinSet;
+
+const LONG: Duration = Duration::from_secs(30);
+
+async fn open(url: &str) -> Arc<dyn Backend> {
+    tenure_postgres::connect(&url.parse().unwrap()).await.unwrap_or_else(|error| panic!("{url}: {error}"))
+}
+
+async fn client(url: &str) -> Client {
+    Client::new(open(url).await).unwrap()
+}
+
+/// Nobody is in twice, tokens rise, and everybody gets in, whatever the isolation level of the server's transactions is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_isolation_level_works() {
+    for level in ["read uncommitted", "read committed", "repeatable read", "serializable"] {
+        let options = PostgresOptions::new().set("default_transaction_isolation", &level.replace(' ', "\\ "));
+        let postgres = Postgres::start(options);
+        assert_eq!(postgres.sql("SHOW transaction_isolation"), [[level]]);
+        let inside = Arc::new(AtomicU32::new(0));
+        let mut tasks = JoinSet::new();
+        for _ in 0..4 {
+            let client = client(&postgres.url()).await;
+            for _ in 0..4 {
+                let (client, inside) = (client.clone(), Arc::clone(&inside));
+                tasks.spawn(async move {
+                    let mut last = 0;
+                    for _ in 0..6 {
+                        let held = client.mutex("x").unwrap().ttl(LONG).unwrap().lock().await.unwrap();
+                        assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "somebody is in already");
+                        assert!(held.token().get() > std::mem::replace(&mut last, held.token().get()));
+                        tokio::task::yield_now().await;
+                        inside.fetch_sub(1, Ordering::SeqCst);
+                        held.release().await.unwrap();
+                    }
+                });
+            }
+        }
+        in_time(level, tasks.join_all()).await;
+        assert_eq!(postgres.sql("SELECT count(*) FROM tenure_ticket"), [["0"]], "{level}");
+    }
+}
+
+/// Two hundred waiters of a client are at most three connections, and each hand-over is one statement of the one who lets go and
+/// none of those who wait.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiters_need_no_connections_of_their_own() {
+    let postgres = Postgres::start(PostgresOptions::new());
+    let client = client(&postgres.url()).await;
+    let first = client.mutex("x").unwrap().ttl(LONG).unwrap().lock().await.unwrap();
+    let mut waiting = JoinSet::new();
+    for _ in 0..200 {
+        let mutex = client.mutex("x").unwrap().ttl(LONG).unwrap();
+        waiting.spawn(async move { mutex.lock().await.unwrap().release().await.unwrap() });
+    }
+    let line = || postgres.sql("SELECT count(*) FROM tenure_ticket WHERE waiting") == [["200"]];
+    eventually("all wait", line).await;
+    let connections = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'tenure'";
+    let many: u32 = postgres.sql(connections)[0][0].parse().unwrap();
+    assert!(many <= 3, "{many} connections");
+    first.release().await.unwrap();
+    in_time("all get in", waiting.join_all()).await;
+    assert!(postgres.sql(connections)[0][0].parse::<u32>().unwrap() <= 3);
+}
+
+/// Behind a pooler no message arrives, and yet a hand-over takes milliseconds: the one who waits looks.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hand_over_behind_a_pooler_is_quick() {
+    let postgres = Postgres::start(PostgresOptions::new());
+    let bouncer = PgBouncer::start(&postgres, BouncerOptions::new(PoolMode::Transaction).pool_size(2));
+    let (one, other) = (client(&bouncer.url()).await, client(&bouncer.url()).await);
+    let mut best = Duration::MAX;
+    for _ in 0..20 {
+        let held = one.mutex("x").unwrap().ttl(LONG).unwrap().lock().await.unwrap();
+        let mutex = other.mutex("x").unwrap().ttl(LONG).unwrap();
+        let waiting = tokio::spawn(async move {
+            let held = mutex.lock().await.unwrap();
+            (Instant::now(), held)
+        });
+        eventually("it waits", || postgres.sql("SELECT count(*) FROM tenure_ticket WHERE waiting") == [["1"]]).await;
+        let released = Instant::now();
+        held.release().await.unwrap();
+        let (entered, held) = in_time("it gets in", waiting).await.unwrap();
+        best = best.min(entered.saturating_duration_since(released));
+        held.release().await.unwrap();
+    }
+    assert!(best < Duration::from_millis(100), "the best of twenty took {best:?}");
+    let listens = postgres.sql("SELECT count(*) FROM tenure_client WHERE listens");
+    assert_eq!(listens, [["0"]], "nobody believes to be told");
+}
+
+/// What was granted before a server was killed is held after it has come back, and is renewed there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_server_forgets_nothing() {
+    let postgres = Postgres::start(PostgresOptions::new());
+    let (one, other) = (client(&postgres.url()).await, client(&postgres.url()).await);
+    let held = one.mutex("x").unwrap().ttl(LONG).unwrap().lock().await.unwrap();
+    let mutex = other.mutex("x").unwrap().ttl(LONG).unwrap();
+    let waiting = tokio::spawn(async move { mutex.lock().await });
+    eventually("it waits", || postgres.sql("SELECT count(*) FROM tenure_ticket WHERE waiting") == [["1"]]).await;
+    postgres.kill();
+    postgres.restart();
+    assert!(other.mutex("x").unwrap().try_lock().await.unwrap().is_none(), "it is held still");
+    held.check().unwrap();
+    let token = held.token();
+    held.release().await.unwrap();
+    let held = in_time("who waited gets in", waiting).await.unwrap().unwrap();
+    assert!(held.token() > token);
+    held.release().await.unwrap();
+}
+
+/// Connections that the server ends, while somebody holds and somebody waits, cost nobody anything.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_that_are_cut_are_made_anew() {
+    let postgres = Postgres::start(PostgresOptions::new());
+    let (one, other) = (client(&postgres.url()).await, client(&postgres.url()).await);
+    let cut = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'tenure'";
+    for _ in 0..5 {
+        let held = one.mutex("x").unwrap().ttl(LONG).unwrap().lock().await.unwrap();
+        let mutex = other.mutex("x").unwrap().ttl(LONG).unwrap();
+        let waiting = tokio::spawn(async move { mutex.lock().await });
+        eventually("it waits", || postgres.sql("SELECT count(*) FROM tenure_ticket WHERE waiting") == [["1"]]).await;
+        postgres.sql(cut);
+        held.check().unwrap();
+        held.release().await.unwrap();
+        in_time("who waited gets in", waiting).await.unwrap().unwrap().release().await.unwrap();
+    }
+    one.close().await.unwrap();
+    other.close().await.unwrap();
+    let left = "SELECT (SELECT count(*) FROM tenure_name) + (SELECT count(*) FROM tenure_ticket) + (SELECT count(*) FROM tenure_client)";
+    eventually("nothing is left", || postgres.sql(left) == [["0"]]).await;
+}
+
+/// Several programs that start at once on an empty database all find their tables.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tables_that_several_make_at_once() {
+    let postgres = Postgres::start(PostgresOptions::new());
+    let mut tasks = JoinSet::new();
+    for _ in 0..6 {
+        let url = format!("{}?schema=locks", postgres.url());
+        tasks.spawn(async move {
+            let client = client(&url).await;
+            client.mutex("x").unwrap().lock().await.unwrap().release().await.unwrap();
+        });
+    }
+    in_time("all have locked", tasks.join_all()).await;
+    let settings = tenure_postgres::Settings::from_url(&format!("{}?schema=locks", postgres.url()).parse().unwrap());
+    let ddl = tenure_postgres::schema(&settings.unwrap()).unwrap();
+    postgres.sql(&ddl); // again, as an administrator would
+    assert_eq!(postgres.sql("SELECT version FROM locks.tenure_setup"), [["1"]]);
+}
+
+/// Marks and the rows of dead clients go with time, as soon as somebody uses the store.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_over_goes() {
+    let postgres = Postgres::start(PostgresOptions::new());
+    client(&postgres.url()).await.mutex("x").unwrap().lock().await.unwrap().release().await.unwrap();
+    postgres.sql(
+        "INSERT INTO tenure_mark SELECT gen_random_uuid(), 1 FROM generate_series(1, 10); \
+         INSERT INTO tenure_client VALUES (1, 1, true); \
+         INSERT INTO tenure_mail (client, says, id, until) VALUES (1, 1, gen_random_uuid(), 1)",
+    );
+    let visitor = client(&postgres.url()).await;
+    visitor.mutex("y").unwrap().lock().await.unwrap().release().await.unwrap();
+    let left = "SELECT (SELECT count(*) FROM tenure_mark) + (SELECT count(*) FROM tenure_client) + (SELECT count(*) FROM tenure_mail)";
+    eventually("nothing is left", || postgres.sql(left) == [["0"]]).await;
+}
