@@ -5,8 +5,8 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use mysql_async::Conn;
 use mysql_async::prelude::Queryable;
+use mysql_async::{Conn, Row};
 use tenure_core::backend::{Abilities, BoxFuture, Finding, Level};
 use tenure_core::lease::{self, Desk as _, Failure, Fate};
 use tenure_core::session::{Answer, Limits, Listener, Notice, Server};
@@ -97,7 +97,11 @@ impl MySqlServer {
         let end = Instant::now() + SHOWN_WITHIN;
         loop {
             let sets = self.send("looking at a lock", self.texts.view(name)).await?;
-            let (view, is_all) = seen(name, &sets).ok_or_else(|| nonsense("looking at a lock"))?;
+            let seen = || {
+                let first = sets.first()?.first()?;
+                seen(name, number(first, 0), number(first, 1)?, sets.get(1)?)
+            };
+            let (view, is_all) = seen().ok_or_else(|| nonsense("looking at a lock"))?;
             if is_all || Instant::now() >= end {
                 return Ok(view);
             }
@@ -107,20 +111,28 @@ impl MySqlServer {
 
     /// A hold of a few milliseconds is not shown yet, and a list knows only names that are: so whoever lists waits a moment.
     async fn listed(&self, prefix: &str, after: Option<&LockName>, limit: usize) -> Answer<Vec<View>> {
-        tokio::time::sleep(LISTED_AFTER).await;
-        let sets = self.send("listing locks", self.texts.names(prefix, after)).await?;
-        let mut views = Vec::new();
-        for row in sets.first().into_iter().flatten() {
-            if views.len() >= limit {
-                break;
+        let (doing, end) = ("listing locks", Instant::now() + SHOWN_WITHIN);
+        loop {
+            let unshown = last(&self.send(doing, self.texts.how_many_unshown()).await?);
+            let sets = self.send(doing, self.texts.list(prefix, after)).await?;
+            let rows = sets.first().map_or(&[][..], |rows| &rows[..]);
+            let mut views = Vec::new();
+            let mut is_all = unshown == Some(0);
+            for rows in rows.chunk_by(|one, other| text(one, 15) == text(other, 15)) {
+                if views.len() >= limit {
+                    break;
+                }
+                let name = LockName::new(text(&rows[0], 15)).map_err(|_| nonsense(doing))?;
+                let now = number(&rows[0], 17).ok_or_else(|| nonsense(doing))?;
+                let (view, is_shown) = seen(&name, number(&rows[0], 16), now, rows).ok_or_else(|| nonsense(doing))?;
+                is_all &= is_shown;
+                views.extend(Some(view).filter(|view| !view.is_free()));
             }
-            let name = LockName::new(text(row, 0)).map_err(|_| nonsense("listing locks"))?;
-            let view = self.view_of(&name).await?;
-            if !view.is_free() {
-                views.push(view);
+            if is_all || Instant::now() >= end {
+                return Ok(views);
             }
+            tokio::time::sleep(LOOK_AGAIN).await;
         }
-        Ok(views)
     }
 
     async fn break_them(&self, name: &LockName, only: Option<Token>) -> Answer<usize> {
@@ -151,9 +163,6 @@ impl MySqlServer {
         }
     }
 }
-
-/// By then a hold that was there before is shown.
-const LISTED_AFTER: Duration = Duration::from_millis(100);
 
 impl Server for MySqlServer {
     type Session = Locks;
@@ -249,12 +258,10 @@ impl Server for MySqlServer {
 const PROBE: &str = "SELECT GET_LOCK('tenure probe', 0) + RELEASE_LOCK('tenure probe')";
 
 /// Who has a name and who waits for it, and whether whoever has it shows so.
-fn seen(name: &LockName, sets: &Rows) -> Option<(View, bool)> {
-    let first = sets.first()?.first()?;
-    let (holder, now) = (number(first, 0), number(first, 1)?);
+fn seen(name: &LockName, holder: Option<i64>, now: i64, rows: &[Row]) -> Option<(View, bool)> {
     let mut view = View::free(name.clone());
     let mut is_shown = holder.is_none();
-    for row in sets.get(1)? {
+    for row in rows {
         let claim = id(row, 1)?.fingerprint();
         let note = Note::new(text(row, 8)).unwrap_or_else(|_| Note::none());
         let origin = Origin { host: text(row, 7).into(), pid: number(row, 6).unwrap_or(0) as u32 };

@@ -32,6 +32,16 @@ impl Texts {
         format!("CONCAT({key}, '.{kind}')")
     }
 
+    /// What a session has as often as it has holds that are not shown yet: whoever lists waits for them.
+    fn unshown(&self, conn: &str) -> String {
+        format!("CONCAT(LEFT(SHA2(CONCAT(DATABASE(), '/{}'), 256), 40), '.', {conn})", self.prefix)
+    }
+
+    /// How many sessions have something that they do not show yet.
+    pub(super) fn how_many_unshown(&self) -> String {
+        format!("SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE IS_USED_LOCK({}) IS NOT NULL", self.unshown("ID"))
+    }
+
     /// What a new session is told: `wait_timeout` is the server's limit for one that it does not hear of.
     pub(super) fn begin(&self, idle: Duration) -> String {
         format!(
@@ -71,9 +81,11 @@ impl Texts {
             .map(|other| format!("WHEN IS_USED_LOCK({}) IS NOT NULL THEN {} ", self.mark(&key, other), -1 - other as i32))
             .collect();
         format!(
-            "SELECT CASE GET_LOCK({key}, 0) WHEN 1 THEN {} + 0 * GET_LOCK({}, 0) WHEN 0 THEN CASE {others}ELSE 0 END END{}",
+            "SELECT CASE GET_LOCK({key}, 0) WHEN 1 THEN {} + 0 * GET_LOCK({}, 0) + 0 * GET_LOCK({}, 0) \
+             WHEN 0 THEN CASE {others}ELSE 0 END END{}",
             self.token(dialect),
             self.mark(&key, kind),
+            self.unshown("CONNECTION_ID()"),
             self.drawn(dialect, &key),
         )
     }
@@ -108,8 +120,9 @@ impl Texts {
     pub(super) fn unlock(&self, claim: &Claim, is_shown: bool) -> String {
         let key = self.key(&claim.name);
         let mut text = format!("SELECT RELEASE_LOCK({}) + 0, RELEASE_LOCK({key})", self.mark(&key, kind_number(claim.kind)));
-        if is_shown {
-            text += &format!("; {}", self.hide(claim.id));
+        match is_shown {
+            true => text += &format!("; {}", self.hide(claim.id)),
+            false => text += &format!(", RELEASE_LOCK({})", self.unshown("CONNECTION_ID()")),
         }
         text
     }
@@ -123,8 +136,10 @@ impl Texts {
         let key = self.key(&claim.name);
         let mark = self.mark(&key, kind_number(claim.kind));
         format!(
-            "{}; DO RELEASE_LOCK({mark}), RELEASE_LOCK({key}); SELECT IFNULL(IS_USED_LOCK({key}) = CONNECTION_ID(), 0)",
-            self.hide(claim.id)
+            "{}; DO IF(ROW_COUNT() = 0 AND IS_USED_LOCK({key}) = CONNECTION_ID(), RELEASE_LOCK({}), 0); \
+             DO RELEASE_LOCK({mark}), RELEASE_LOCK({key}); SELECT IFNULL(IS_USED_LOCK({key}) = CONNECTION_ID(), 0)",
+            self.hide(claim.id),
+            self.unshown("CONNECTION_ID()"),
         )
     }
 
@@ -146,9 +161,10 @@ impl Texts {
         let rows: Vec<String> = holds.iter().map(row).collect();
         format!(
             "INSERT INTO {}session (conn, id, name, kind, client, ttl, since, token, pid, host, note) VALUES {} \
-             ON DUPLICATE KEY UPDATE token = VALUES(token), since = VALUES(since)",
+             ON DUPLICATE KEY UPDATE token = VALUES(token), since = VALUES(since); DO {}",
             self.prefix,
-            rows.join(", ")
+            rows.join(", "),
+            vec![format!("RELEASE_LOCK({})", self.unshown("CONNECTION_ID()")); rows.len()].join(", "),
         )
     }
 
@@ -171,29 +187,33 @@ impl Texts {
 
     /// Who has the lock, and what is shown of the name: by whom, and whether it really waits.
     pub(super) fn view(&self, name: &LockName) -> String {
-        let key = self.key(name);
-        format!(
-            "SELECT IS_USED_LOCK({key}), {NOW}; \
-             SELECT s.conn, s.id, s.kind, s.ttl, s.since, s.token, s.pid, s.host, s.note, s.asked_reason IS NOT NULL, \
-             s.asked_reason, s.asked_host, s.asked_pid, IFNULL(p.STATE = 'User lock', 0), IFNULL(p.TIME, 0) \
-             FROM {}session s LEFT JOIN information_schema.PROCESSLIST p ON p.ID = s.conn \
-             WHERE s.name = {} ORDER BY s.since, s.conn",
-            self.prefix,
-            hex(name.as_str().as_bytes()),
-        )
+        let which = format!("s.name = {}", hex(name.as_str().as_bytes()));
+        format!("SELECT IS_USED_LOCK({}), {NOW}; {}", self.key(name), self.shown(&which))
     }
 
-    /// Names that anybody shows.
-    pub(super) fn names(&self, begins: &str, after: Option<&LockName>) -> String {
+    /// What is shown of names, by name.
+    pub(super) fn list(&self, begins: &str, after: Option<&LockName>) -> String {
         let begins = begins.as_bytes();
-        let mut which = format!("LEFT(name, {}) = {}", begins.len(), hex(begins));
+        let mut which = format!("LEFT(s.name, {}) = {}", begins.len(), hex(begins));
         if begins.is_empty() {
             which = "TRUE".to_owned();
         }
         if let Some(after) = after {
-            which += &format!(" AND name > {}", hex(after.as_str().as_bytes()));
+            which += &format!(" AND s.name > {}", hex(after.as_str().as_bytes()));
         }
-        format!("SELECT DISTINCT name FROM {}session WHERE {which} ORDER BY name", self.prefix)
+        self.shown(&which)
+    }
+
+    fn shown(&self, which: &str) -> String {
+        let key = format!("LEFT(SHA2(CONCAT(DATABASE(), '/{}/', LOWER(HEX(s.name))), 256), 48)", self.prefix);
+        format!(
+            "SELECT s.conn, s.id, s.kind, s.ttl, s.since, s.token, s.pid, s.host, s.note, s.asked_reason IS NOT NULL, \
+             s.asked_reason, s.asked_host, s.asked_pid, IFNULL(p.STATE = 'User lock', 0), IFNULL(p.TIME, 0), \
+             s.name, IS_USED_LOCK({key}), {NOW} \
+             FROM {}session s LEFT JOIN information_schema.PROCESSLIST p ON p.ID = s.conn \
+             WHERE {which} ORDER BY s.name, s.since, s.conn",
+            self.prefix,
+        )
     }
 
     /// Asks whoever has the lock. How many rows that are.
