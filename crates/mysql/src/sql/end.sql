@@ -47,7 +47,8 @@ BEGIN
       SET v_holds = 0;
     END IF;
   ELSEIF v_holds > 0 OR v_waits > 0 THEN
-    SELECT waiting, closing, take, since + p_min_hold, ends INTO v_waiting, v_closing, v_take, v_opens, v_over
+    -- A clock that was set back may show less than when the hold began; then it began now.
+    SELECT waiting, closing, take, LEAST(since, v_now) + p_min_hold, ends INTO v_waiting, v_closing, v_take, v_opens, v_over
       FROM {p}ticket WHERE id = p_id FOR UPDATE;
     IF v_waiting = 1 THEN
       DELETE FROM {p}ticket WHERE id = p_id;
