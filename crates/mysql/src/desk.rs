@@ -54,8 +54,8 @@ pub(crate) struct Tables {
 impl Tables {
     pub(crate) fn new(settings: Settings, client: ClientKey) -> Self {
         let (settings, shared) = (Arc::new(settings), Arc::<Shared>::default());
-        let link = || Link::new(&settings, &shared);
-        let (asks, keep, ear) = (link(), link(), link());
+        let link = |home| Link::new(&settings, &shared, home);
+        let (asks, keep, ear) = (link(false), link(true), link(false));
         Tables { settings, client, shared, asks, keep, ear, beat: AtomicU64::new(0) }
     }
 
@@ -135,6 +135,8 @@ impl Desk for Tables {
 
     fn ask<'a>(&'a self, asks: &'a [Asking]) -> BoxFuture<'a, Answer<Vec<Asked>>> {
         Box::pin(async move {
+            // Whoever is let in must be able to renew, though others take every connection that is left.
+            self.keep.stand_ready().await?;
             let call = |place: usize, alone| verbs::ask(self.prefix(), self.client, &asks[place], ALIVE, alone);
             let sets = self.asks.send("asking", |server| batch(server, asks.len(), call)).await?;
             // One commit, one time: the last, before which nobody else has seen any of it.

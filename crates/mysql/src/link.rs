@@ -84,8 +84,10 @@ struct Live {
 }
 
 impl Link {
-    pub(crate) fn new(settings: &Arc<Settings>, shared: &Arc<Shared>) -> Self {
-        let way = Way { settings: Arc::clone(settings), shared: Arc::clone(shared), homeward: Arc::default() };
+    /// `home`: its connections live on the keeper's runtime from the start, if there is one.
+    pub(crate) fn new(settings: &Arc<Settings>, shared: &Arc<Shared>, home: bool) -> Self {
+        let homeward = Arc::new(AtomicBool::new(home));
+        let way = Way { settings: Arc::clone(settings), shared: Arc::clone(shared), homeward };
         let place = Place { live: None, failed: 0, not_before: Instant::from_nanos(0) };
         Link { way, place: tokio::sync::Mutex::new(place) }
     }
@@ -128,6 +130,18 @@ impl Link {
                 Err(error::silent(&self.way.settings, ANSWER_LIMIT, doing))
             }
         }
+    }
+
+    /// Sees to it that there is a connection, made now if need be. One that is in use is one.
+    ///
+    /// # Cancel safety
+    /// Dropped, a half-made connection is closed.
+    pub(crate) async fn stand_ready(&self) -> Result<(), Failure> {
+        let Ok(mut place) = self.place.try_lock() else { return Ok(()) };
+        if place.live.is_none() {
+            place.live = Some(Box::pin(self.make(&mut place)).await?);
+        }
+        Ok(())
     }
 
     /// What is known about the server, by a connection made now if need be.

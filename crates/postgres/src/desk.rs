@@ -161,6 +161,8 @@ impl Desk for PostgresDesk {
     fn ask<'a>(&'a self, asks: &'a [Asking]) -> BoxFuture<'a, Answer<Vec<Asked>>> {
         Box::pin(async move {
             let shared = self.shared();
+            // Whoever is let in must be able to renew, though others take every connection that is left.
+            shared.keep.live().await?;
             let listens = shared.ear.listens();
             let request = shared.verbs.ask(self.me, listens, ALIVE, asks);
             let said = shared.ask(request, "asking for a lock", |rows| verbs::asked(rows, asks.len())).await?;
