@@ -51,7 +51,7 @@ async fn in_one_way(way: &str) -> u32 {
     db.query_drop(format!("INSERT INTO {prefix}stock VALUES ({ITEMS}, 1)")).await.unwrap();
     let started = Instant::now();
     let sold = sell(way, &format!("{prefix} {}", place.url));
-    println!("MariaDB, {way}: {sold} of {ITEMS} sold in {:?}", started.elapsed());
+    eprintln!("MariaDB, {way}: {sold} of {ITEMS} sold in {:?}", started.elapsed());
     if way != "cell" {
         assert_eq!(place.pieces(&mut db).await.unwrap(), 0);
     }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use tenure_core::retry::Retries;
 use tenure_core::{Client, Environment, ErrorKind, Sequencer};
 use tenure_postgres::{in_transaction, is_conflict};
-use tenure_testkit::servers::postgres::Postgres;
+use tenure_testkit::servers::postgres::{PgBouncer, Postgres};
 use tenure_testkit::{eventually_async, in_time};
 use tokio::task::JoinSet;
 use tokio_postgres::{IsolationLevel, NoTls, Transaction};
@@ -394,6 +394,24 @@ async fn tokens_rise_whoever_holds() {
         if round == 10 {
             client.close().await.unwrap(); // the row goes; the next one starts from the floor
         }
+    }
+}
+
+/// A pooler lends a connection for a transaction, and everything here lives in one.
+#[tokio::test]
+async fn it_works_behind_a_transaction_pooler() {
+    let place = Place::new().await;
+    let client = place.client().await;
+    let (mut db, connection) = tokio_postgres::connect(&PgBouncer::shared().url(), NoTls).await.unwrap();
+    tokio::spawn(connection);
+    for _ in 0..3 {
+        let mut tx = db.transaction().await.unwrap();
+        let held = in_transaction(&mut tx, "x").prefix(&place.prefix).lock().await.unwrap();
+        assert!(client.mutex("x").unwrap().try_lock().await.unwrap().is_none());
+        tx.commit().await.unwrap();
+        let guard = client.mutex("x").unwrap().lock().await.unwrap();
+        assert!(guard.token() > held.token);
+        guard.release().await.unwrap();
     }
 }
 

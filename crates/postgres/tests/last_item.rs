@@ -54,7 +54,7 @@ async fn in_one_way(way: &str) -> u32 {
     db.batch_execute(&table).await.unwrap();
     let started = Instant::now();
     let sold = sell(way, &format!("{prefix} {}", place.url));
-    println!("PostgreSQL, {way}: {sold} of {ITEMS} sold in {:?}", started.elapsed());
+    eprintln!("PostgreSQL, {way}: {sold} of {ITEMS} sold in {:?}", started.elapsed());
     if way != "cell" {
         assert_eq!(place.pieces(&db).await.unwrap(), 0);
     }

@@ -38,7 +38,7 @@ async fn in_one_way(way: &str) -> u32 {
     place.client().cell("stock").unwrap().set_if(0, ITEMS.to_string()).await.unwrap().unwrap();
     let started = Instant::now();
     let sold = sell(way, &directory);
-    println!("SQLite, {way}: {sold} of {ITEMS} sold in {:?}", started.elapsed());
+    eprintln!("SQLite, {way}: {sold} of {ITEMS} sold in {:?}", started.elapsed());
     if way != "cell" {
         assert_eq!(pieces(&db), 0);
     }
