@@ -1,0 +1,188 @@
+//! Session mode on bad days: limits that end at the very moment of the grant, hosts that vanish, sessions that are killed,
+//! poolers in between.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure_core::{Client, Environment, ErrorKind, Instant};
+use tenure_testkit::proxy::{Fault, Proxy, Toward, Which};
+use tenure_testkit::servers::postgres::{BouncerOptions, PgBouncer, PoolMode, Postgres, PostgresOptions};
+use tenure_testkit::{Rng, eventually, eventually_async, in_time};
+
+async fn client(url: &str) -> Client {
+    let backend = tenure_postgres::connect(&url.parse().unwrap()).await.expect("the server is there");
+    Client::with_environment(backend, Environment::real()).unwrap()
+}
+
+fn url(server: &Postgres) -> String {
+    format!("{}?liveness=session", server.url())
+}
+
+/// Advisory locks of any session.
+fn locks(server: &Postgres) -> usize {
+    server.sql("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'")[0][0].parse().unwrap()
+}
+
+/// F16: a wait that ends, by its own limit or because nobody wants it any more, at about the moment of the grant: 5,000 times,
+/// and whatever came of it, nothing stays locked.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_limit_at_the_moment_of_the_grant() {
+    let server = Postgres::start(PostgresOptions::new());
+    let (holder, waiter) = (client(&url(&server)).await, client(&url(&server)).await);
+    let (mut granted, mut given_up, mut dropped) = (0, 0, 0);
+    let mut rng = Rng::from_entropy();
+    for round in 0..5_000 {
+        let held = holder.mutex("x").unwrap().lock().await.unwrap();
+        let patience = Duration::from_micros(1_500) + rng.up_to(Duration::from_micros(1_500));
+        let mutex = waiter.mutex("x").unwrap();
+        let waiting = tokio::spawn(async move {
+            if round % 2 == 0 {
+                return Some(mutex.try_lock_for(patience).await.unwrap());
+            }
+            tokio::time::timeout(patience, mutex.lock()).await.ok().map(|held| Some(held.unwrap()))
+        });
+        tokio::time::sleep(Duration::from_micros(1_000) + rng.up_to(Duration::from_micros(2_000))).await;
+        held.release().await.unwrap();
+        match waiting.await.unwrap() {
+            Some(Some(held)) => {
+                held.check().unwrap();
+                held.release().await.unwrap();
+                granted += 1;
+            }
+            Some(None) => given_up += 1,
+            None => dropped += 1,
+        }
+    }
+    assert!(granted > 0 && given_up > 0 && dropped > 0, "{granted} {given_up} {dropped}");
+    eventually("nothing stays locked", || locks(&server) == 0).await;
+    assert!(in_time("it can be had", holder.mutex("x").unwrap().try_lock()).await.unwrap().is_some());
+}
+
+/// F34: a host that vanishes without a word frees its locks within the ttl, rounded up; and knows before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_host_that_vanishes() {
+    let server = Postgres::start(PostgresOptions::new());
+    let proxy = Proxy::start(server.address());
+    let through = format!("postgres://postgres@{}/postgres?liveness=session", proxy.address());
+    let (far, near) = (client(&through).await, client(&url(&server)).await);
+    let ttl = Duration::from_secs(2);
+    let held = far.mutex("x").unwrap().ttl(ttl).unwrap().lock().await.unwrap();
+    let lock = near.mutex("x").unwrap();
+    let waiting = tokio::spawn(async move { lock.lock().await });
+    proxy.set(Which::All, Fault::Blackhole(Toward::Both));
+    let stalled = Instant::now();
+    let next = in_time("the next is let in", waiting).await.unwrap().unwrap();
+    assert!(Instant::now().since(stalled) < ttl * 4, "freed {:?} after it vanished", Instant::now().since(stalled));
+    assert!(held.valid_until() < Instant::now(), "the next holder came in before the window was over");
+    assert_eq!(held.check().unwrap_err().kind(), ErrorKind::Lost);
+    assert!(next.token() > held.token());
+}
+
+/// A session that the server ends is the loss of all its holds, at once; whoever waits goes on waiting.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sessions_that_are_killed() {
+    let server = Postgres::start(PostgresOptions::new());
+    let (one, other) = (client(&url(&server)).await, client(&url(&server)).await);
+    let held: Vec<_> = {
+        let mut held = Vec::new();
+        for name in ["a", "b", "c"] {
+            held.push(one.mutex(name).unwrap().ttl(Duration::from_secs(600)).unwrap().lock().await.unwrap());
+        }
+        held
+    };
+    let lock = other.mutex("a").unwrap();
+    let waiting = tokio::spawn(async move { lock.lock().await });
+    let waits = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted";
+    eventually("somebody waits", || server.sql(waits) == [["1"]]).await;
+    // The waiter's session first: it asks again on another.
+    server.sql("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted");
+    eventually("it waits again", || server.sql(waits) == [["1"]]).await;
+    server.sql("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND granted");
+    for held in &held {
+        in_time("the loss is told", held.lost()).await;
+    }
+    in_time("the waiter is let in", waiting).await.unwrap().unwrap().release().await.unwrap();
+    drop(held);
+    eventually("nothing stays locked", || locks(&server) == 0).await;
+    eventually_async("nor shown", async || server.sql("SELECT count(*) FROM tenure_session") == [["0"]]).await;
+}
+
+/// The server dies and comes back: whoever held knows, whoever waited gets in, tokens rise.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_killed() {
+    let server = Postgres::start(PostgresOptions::new());
+    let (one, other) = (client(&url(&server)).await, client(&url(&server)).await);
+    let held = one.mutex("x").unwrap().ttl(Duration::from_secs(600)).unwrap().lock().await.unwrap();
+    let lock = other.mutex("x").unwrap();
+    let waiting = tokio::spawn(async move { lock.lock().await });
+    let waits = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted";
+    eventually("somebody waits", || server.sql(waits) == [["1"]]).await;
+    server.kill();
+    in_time("the loss is told", held.lost()).await;
+    server.restart();
+    let next = in_time("the waiter is let in", waiting).await.unwrap().unwrap();
+    assert!(next.token() > held.token());
+    next.release().await.unwrap();
+}
+
+/// A holder that was told to let go and stands still loses its session.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_holder_that_stands_still_is_broken() {
+    let server = Postgres::start(PostgresOptions::new());
+    let proxy = Proxy::start(server.address());
+    let through = format!("postgres://postgres@{}/postgres?liveness=session", proxy.address());
+    let (far, near) = (client(&through).await, client(&url(&server)).await);
+    let held = far.mutex("x").unwrap().ttl(Duration::from_secs(600)).unwrap().lock().await.unwrap();
+    eventually_async("it is shown", async || near.view("x").await.unwrap().holders[0].token == held.token()).await;
+    proxy.set(Which::All, Fault::Blackhole(Toward::Both));
+    assert_eq!(in_time("it is broken", near.break_holds("x", None)).await.unwrap(), 1);
+    assert!(near.mutex("x").unwrap().try_lock().await.unwrap().is_some());
+}
+
+/// F35: a pooler that lends sessions is refused, with words; one that does not is not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn poolers() {
+    let server = Arc::new(Postgres::start(PostgresOptions::new()));
+    for (mode, is_refused) in [(PoolMode::Transaction, true), (PoolMode::Session, false)] {
+        let bouncer = PgBouncer::start(&server, BouncerOptions::new(mode));
+        let url = format!("{}?liveness=session&prefix=p{}_", bouncer.url(), u8::from(is_refused));
+        let connected = tenure_postgres::connect(&url.parse().unwrap()).await;
+        match connected {
+            Err(error) => {
+                assert!(is_refused, "{error}");
+                assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+                assert!(error.to_string().contains("pooler"), "{error}");
+            }
+            Ok(_) => assert!(!is_refused, "a pooler in transaction mode was not noticed"),
+        }
+    }
+}
+
+/// A prefix is used in one way.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn leases_and_sessions_do_not_mix() {
+    let server = Postgres::start(PostgresOptions::new());
+    let _sessions = client(&url(&server)).await;
+    let refused = tenure_postgres::connect(&server.url().parse().unwrap()).await;
+    assert_eq!(refused.err().expect("it is used for sessions").kind(), ErrorKind::Mismatch);
+}
+
+/// More waiters than sessions: they wait for their turn here, and all are served.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn more_waiters_than_sessions() {
+    let server = Postgres::start(PostgresOptions::new());
+    let client = client(&format!("{}&max_sessions=5", url(&server))).await;
+    let held = client.mutex("x").unwrap().lock().await.unwrap();
+    let waiting: Vec<_> = (0..40)
+        .map(|_| {
+            let mutex = client.mutex("x").unwrap();
+            tokio::spawn(async move { mutex.lock().await.unwrap().release().await.unwrap() })
+        })
+        .collect();
+    let waits = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted";
+    eventually("five wait", || server.sql(waits) == [["5"]]).await;
+    held.release().await.unwrap();
+    for waiting in waiting {
+        in_time("all are served", waiting).await.unwrap();
+    }
+}
