@@ -17,14 +17,14 @@ async fn open(url: &str) -> Arc<dyn Backend> {
 }
 
 async fn client(url: &str) -> Client {
-    Client::new(open(url).await).unwrap()
+    Client::with_environment(open(url).await, tenure_core::Environment::real()).unwrap()
 }
 
 /// Nobody is in twice, tokens rise, and everybody gets in, whatever the isolation level of the server's transactions is.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_isolation_level_works() {
     for level in ["read uncommitted", "read committed", "repeatable read", "serializable"] {
-        let options = PostgresOptions::new().set("default_transaction_isolation", &level.replace(' ', "\\ "));
+        let options = PostgresOptions::new().set("default_transaction_isolation", level);
         let postgres = Postgres::start(options);
         assert_eq!(postgres.sql("SHOW transaction_isolation"), [[level]]);
         let inside = Arc::new(AtomicU32::new(0));

@@ -24,7 +24,7 @@ fn says(error: &Error, kind: ErrorKind, words: &[&str]) {
 
 /// Asks for a lock with a client of its own.
 async fn locks(url: &str) -> Result<()> {
-    let client = tenure_core::Client::new(open(url).await?)?;
+    let client = tenure_core::Client::with_environment(open(url).await?, tenure_core::Environment::real())?;
     let held = client.mutex("x")?.lock().await?;
     held.release().await
 }
@@ -112,7 +112,9 @@ async fn no_connection_is_left() {
 #[tokio::test]
 async fn a_full_disk() {
     let postgres = Postgres::start(PostgresOptions::new());
-    let client = tenure_core::Client::new(open(&postgres.url()).await.unwrap()).unwrap();
+    let client =
+        tenure_core::Client::with_environment(open(&postgres.url()).await.unwrap(), tenure_core::Environment::real())
+            .unwrap();
     client.mutex("before").unwrap().lock().await.unwrap().release().await.unwrap();
     postgres.sql(
         "CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
@@ -138,7 +140,9 @@ async fn tables_that_are_not_ours() {
     says(&error, ErrorKind::Backend, &["999", "newer"]);
     postgres.sql("UPDATE tenure_setup SET version = 0");
     locks(&postgres.url()).await.unwrap();
-    let client = tenure_core::Client::new(open(&postgres.url()).await.unwrap()).unwrap();
+    let client =
+        tenure_core::Client::with_environment(open(&postgres.url()).await.unwrap(), tenure_core::Environment::real())
+            .unwrap();
     postgres.sql("DROP TABLE tenure_ticket CASCADE");
     let error = client.mutex("x").unwrap().lock().await.map(drop).unwrap_err();
     says(&error, ErrorKind::Backend, &["not as they should be", "tenure migrate"]);
