@@ -237,6 +237,17 @@ impl<X: Session> Book<X> {
         (close, ping)
     }
 
+    /// Sessions that hold something.
+    pub(super) fn holding(&self) -> Vec<Arc<Seat<X>>> {
+        let mut seats: Vec<Arc<Seat<X>>> = Vec::new();
+        for entry in self.claims.values().filter(|entry| matches!(entry.stage, Stage::Held { .. })) {
+            if seats.iter().all(|seat| seat.number != entry.seat.number) {
+                seats.push(Arc::clone(&entry.seat));
+            }
+        }
+        seats
+    }
+
     /// Whether anything is held.
     pub(super) fn holds(&self) -> bool {
         self.claims.values().any(|entry| matches!(entry.stage, Stage::Held { .. }))

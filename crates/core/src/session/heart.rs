@@ -127,7 +127,7 @@ impl<S: Server> Inner<S> {
         self.book().next().min(look)
     }
 
-    /// When to look for mail, where nobody tells.
+    /// When to look after sessions that hold something, where nobody tells.
     fn next_look(&self) -> Option<Instant> {
         let every = self.server.limits().mail?;
         self.book().holds().then(|| Instant::from_nanos(self.looked.load(Ordering::Relaxed)) + every)
@@ -136,11 +136,17 @@ impl<S: Server> Inner<S> {
     /// Does what is due.
     async fn beat(self: &Arc<Self>) {
         let now = Instant::now();
-        let looks = self.next_look().is_some_and(|at| at <= now);
-        if looks {
+        if self.next_look().is_some_and(|at| at <= now) {
             self.looked.store(now.as_nanos(), Ordering::Relaxed);
+            let (seats, limit) = (self.book().holding(), self.server.limits().answer);
+            for seat in seats {
+                let inner = Arc::clone(self);
+                self.spawn(async move {
+                    inner.ping(&seat, limit).await;
+                });
+            }
         }
-        if (self.mail.swap(false, Ordering::Relaxed) || looks)
+        if self.mail.swap(false, Ordering::Relaxed)
             && let Ok(Ok(mail)) = timeout(self.server.limits().answer, self.server.mail()).await
         {
             self.deliver(mail);

@@ -162,7 +162,8 @@ pub struct Limits {
     /// How many claims may wait, or hold after they waited, at a time: each has a session. Whoever comes then waits its turn in
     /// this process.
     pub sessions: usize,
-    /// How often a client that holds something looks for mail, where the server tells nobody.
+    /// How often sessions that hold something are pinged besides their renewals, where the server tells nobody: for mail, and
+    /// for the session's end.
     pub mail: Option<Duration>,
 }
 

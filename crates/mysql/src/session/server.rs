@@ -1,6 +1,7 @@
 //! Opening sessions, and what is asked of the server about all of them.
 //!
-//! A client has one connection for this. The server tells nobody anything: whoever holds looks for mail twice a second.
+//! A client has one connection for this. The server tells nobody anything: sessions that hold something are looked after twice a
+//! second.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -26,7 +27,7 @@ use crate::error;
 use crate::link::Rows;
 use crate::verbs::{ask_of, id, kind, number, text};
 
-/// How often a client that holds something looks for mail.
+/// How often sessions that hold something are looked after.
 const MAIL: Duration = Duration::from_millis(500);
 /// How long whoever looks waits for others to show what they have held for only a moment.
 const SHOWN_WITHIN: Duration = Duration::from_millis(500);

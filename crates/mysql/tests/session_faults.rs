@@ -1,0 +1,115 @@
+//! Session mode on bad days: waits that end at the very moment of the grant, hosts that vanish, sessions that are killed, a
+//! cluster whose nodes do not share locks.
+
+use std::time::Duration;
+
+use tenure_core::{Client, Environment, ErrorKind, Instant};
+use tenure_testkit::proxy::{Fault, Proxy, Toward, Which};
+use tenure_testkit::servers::mariadb::{Galera, MariaDb, MariaDbOptions};
+use tenure_testkit::{Rng, eventually, in_time};
+
+async fn client(url: &str) -> Client {
+    let backend = tenure_mysql::connect(&url.parse().unwrap()).await.expect("the server is there");
+    Client::with_environment(backend, Environment::real()).unwrap()
+}
+
+fn url(server: &MariaDb) -> String {
+    format!("{}?liveness=session", server.url())
+}
+
+fn waiting(server: &MariaDb) -> Vec<Vec<String>> {
+    server.sql("SELECT ID FROM information_schema.PROCESSLIST WHERE STATE = 'User lock'")
+}
+
+/// F16: a wait that ends, by its own limit or because nobody wants it any more, at about the moment of the grant: whatever came
+/// of it, nothing stays locked.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_limit_at_the_moment_of_the_grant() {
+    let server = MariaDb::start(MariaDbOptions::new());
+    let (holder, waiter) = (client(&url(&server)).await, client(&url(&server)).await);
+    let (mut granted, mut given_up, mut dropped) = (0, 0, 0);
+    let mut rng = Rng::from_entropy();
+    for round in 0..2_000 {
+        let held = in_time("nothing stays locked", holder.mutex("x").unwrap().lock()).await.unwrap();
+        let patience = Duration::from_micros(1_500) + rng.up_to(Duration::from_micros(1_500));
+        let mutex = waiter.mutex("x").unwrap();
+        let waiting = tokio::spawn(async move {
+            if round % 2 == 0 {
+                return Some(mutex.try_lock_for(patience).await.unwrap());
+            }
+            tokio::time::timeout(patience, mutex.lock()).await.ok().map(|held| Some(held.unwrap()))
+        });
+        tokio::time::sleep(Duration::from_micros(1_000) + rng.up_to(Duration::from_micros(2_000))).await;
+        held.release().await.unwrap();
+        match waiting.await.unwrap() {
+            Some(Some(held)) => {
+                held.release().await.unwrap();
+                granted += 1;
+            }
+            Some(None) => given_up += 1,
+            None => dropped += 1,
+        }
+    }
+    assert!(granted > 0 && given_up > 0 && dropped > 0, "{granted} {given_up} {dropped}");
+    waiter.close().await.unwrap();
+    eventually("nothing is shown", || server.sql("SELECT COUNT(*) FROM tenure_session") == [["0"]]).await;
+    assert!(in_time("it can be had", holder.mutex("x").unwrap().try_lock()).await.unwrap().is_some());
+}
+
+/// F34: a host that vanishes without a word frees its locks within the ttl, rounded up; and knows before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_host_that_vanishes() {
+    let server = MariaDb::start(MariaDbOptions::new());
+    let proxy = Proxy::start(server.address());
+    let through = url(&server).replace(&server.address().to_string(), &proxy.address().to_string());
+    let (far, near) = (client(&through).await, client(&url(&server)).await);
+    let ttl = Duration::from_secs(2);
+    let held = far.mutex("x").unwrap().ttl(ttl).unwrap().lock().await.unwrap();
+    let lock = near.mutex("x").unwrap();
+    let waiting = tokio::spawn(async move { lock.lock().await });
+    proxy.set(Which::All, Fault::Blackhole(Toward::Both));
+    let vanished = Instant::now();
+    let next = in_time("the next is let in", waiting).await.unwrap().unwrap();
+    assert!(Instant::now().since(vanished) < ttl * 4, "freed {:?} after it vanished", Instant::now().since(vanished));
+    assert!(held.valid_until() < Instant::now(), "the next holder came in before the window was over");
+    assert_eq!(held.check().unwrap_err().kind(), ErrorKind::Lost);
+    assert!(next.token() > held.token());
+}
+
+/// A session that the server ends is the loss of all its holds, at once; whoever waits goes on waiting.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sessions_that_are_killed() {
+    let server = MariaDb::start(MariaDbOptions::new());
+    let (one, other) = (client(&url(&server)).await, client(&url(&server)).await);
+    let held = one.mutex("x").unwrap().ttl(Duration::from_secs(600)).unwrap().lock().await.unwrap();
+    let lock = other.mutex("x").unwrap();
+    let asking = tokio::spawn(async move { lock.lock().await });
+    eventually("somebody waits", || waiting(&server).len() == 1).await;
+    let first = waiting(&server)[0][0].clone();
+    server.sql(&format!("KILL {first}"));
+    eventually("it waits again", || waiting(&server).first().is_some_and(|row| row[0] != first)).await;
+    let holder = server.sql("SELECT conn FROM tenure_session WHERE token IS NOT NULL")[0][0].clone();
+    server.sql(&format!("KILL {holder}"));
+    let next = in_time("the waiter is let in", asking).await.unwrap().unwrap();
+    assert!(next.token() > held.token());
+    in_time("the loss is told", held.lost()).await;
+    next.release().await.unwrap();
+}
+
+/// A prefix is used in one way.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn leases_and_sessions_do_not_mix() {
+    let server = MariaDb::start(MariaDbOptions::new());
+    let _sessions = client(&url(&server)).await;
+    let refused = tenure_mysql::connect(&server.url().parse().unwrap()).await;
+    assert!(refused.err().expect("it is used for sessions").to_string().contains("liveness=session"));
+}
+
+/// F36: each node of a cluster has locks of its own, so both would grant: it is refused, with words.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_galera_cluster_is_refused() {
+    let cluster = Galera::start();
+    let refused = tenure_mysql::connect(&url(&cluster.nodes()[0]).parse().unwrap()).await.err().expect("it is refused");
+    assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
+    assert!(refused.to_string().contains("Galera"), "{refused}");
+}
