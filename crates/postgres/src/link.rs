@@ -29,6 +29,9 @@ use crate::verbs::Request;
 
 /// How long a request may go unanswered before its connection is given up.
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);
+/// The same where nobody wants the answer any more: callers have limits of their own, and a connection on which every request is
+/// dropped before its time would stay stuck for ever.
+const STUCK: Duration = Duration::from_secs(1);
 
 /// What a connection says unasked, and that it is over. Called on the driver's task: it must not wait.
 pub(crate) trait Pushes: Send + Sync + 'static {
@@ -75,6 +78,8 @@ pub(crate) struct Live {
     is_given_up: AtomicBool,
     /// When the last answer came.
     heard: AtomicU64,
+    /// When the first request was sent after that; 0 if none was.
+    unanswered: AtomicU64,
     /// To be set when it falls silent; `None` where its runtime cannot stand still.
     homeward: Option<Arc<AtomicBool>>,
 }
@@ -195,6 +200,7 @@ impl Way {
             server,
             is_given_up: AtomicBool::new(false),
             heard: AtomicU64::new(Instant::now().as_nanos()),
+            unanswered: AtomicU64::new(0),
             homeward: may_stand_still.then(|| Arc::clone(&self.homeward)),
         };
         Ok((Arc::new(live), sent))
@@ -250,19 +256,28 @@ impl Live {
         }
     }
 
+    fn has_answered(&self) {
+        self.heard.store(Instant::now().as_nanos(), Ordering::Relaxed);
+        self.unanswered.store(0, Ordering::Relaxed);
+    }
+
     /// Sends one request; `doing` is for the error.
     ///
     /// # Cancel safety
     /// Dropped, the request may or may not be executed.
     pub(crate) async fn send(&self, request: &Request<'_>, doing: &str) -> Result<Vec<Row>, Failure> {
         let sent = Instant::now();
-        match tokio::time::timeout(ANSWER_LIMIT, self.client.query_typed(request.sql, &request.params())).await {
+        let _ = self.unanswered.compare_exchange(0, sent.as_nanos(), Ordering::Relaxed, Ordering::Relaxed);
+        let unwanted = Unwanted(self);
+        let answer = tokio::time::timeout(ANSWER_LIMIT, self.client.query_typed(request.sql, &request.params())).await;
+        std::mem::forget(unwanted);
+        match answer {
             Ok(Ok(rows)) => {
-                self.heard.store(Instant::now().as_nanos(), Ordering::Relaxed);
+                self.has_answered();
                 Ok(rows)
             }
             Ok(Err(error)) => {
-                self.heard.store(Instant::now().as_nanos(), Ordering::Relaxed);
+                self.has_answered();
                 let (failure, after) = explain(error, Some(&self.address), &self.settings, doing);
                 if after == After::Over {
                     self.is_given_up.store(true, Ordering::Release);
@@ -300,6 +315,18 @@ impl Live {
                 Error::new(ErrorKind::Unavailable, format!("no answer in time while {doing}"))
                     .with_store(self.settings.describe()),
             )),
+        }
+    }
+}
+
+/// A request whose answer nobody waited for. That says nothing, unless no other was answered for a while either.
+struct Unwanted<'a>(&'a Live);
+
+impl Drop for Unwanted<'_> {
+    fn drop(&mut self) {
+        let since = Instant::from_nanos(self.0.unanswered.load(Ordering::Relaxed));
+        if since > Instant::from_nanos(0) && Instant::now().since(since) >= STUCK {
+            self.0.give_up_if_silent_since(since);
         }
     }
 }
