@@ -47,7 +47,9 @@ END $$;
 -- Drops what time has ended and lets in who may now enter. It walks from the front to the first live waiter that must stay,
 -- so it costs what it changes and not what waits. The caller has the name's row locked, and writes it back.
 -- The waiters of `heard`, if it is not null, are alive whatever their client's row says: it is being heard just now.
-CREATE OR REPLACE FUNCTION {sweep}(INOUT n {name}, now_us bigint, heard bigint) LANGUAGE plpgsql AS $$
+-- A server that has not counted the rows lately would take them all and sort them; it must walk the index.
+CREATE OR REPLACE FUNCTION {sweep}(INOUT n {name}, now_us bigint, heard bigint)
+LANGUAGE plpgsql SET enable_bitmapscan = off SET enable_sort = off AS $$
 DECLARE
   gone integer;
   freed bigint;
