@@ -15,10 +15,11 @@ use crate::contenders::{self, Contender, Failure, Lock, Visitor};
 use crate::orders::{Answer, Order};
 use crate::room::Room;
 use crate::stats;
+use crate::store::Store;
 
-pub(crate) fn serve(key: &str, url: &str, index: &str) -> Result<(), String> {
+pub(crate) fn serve(store: &str, key: &str, url: &str, index: &str) -> Result<(), String> {
     let index: usize = index.parse().map_err(|error| format!("the index {index:?}: {error}"))?;
-    contenders::visit(key, Serve { url, index })
+    contenders::visit(Store::parse(store)?, key, Serve { url, index })
 }
 
 struct Serve<'a> {

@@ -11,6 +11,7 @@ use crate::catalogue::Entry;
 use crate::orders::{Answer, Order};
 use crate::process::Process;
 use crate::stats;
+use crate::store::Store;
 
 /// Whoever asked this long before the release was in line by then.
 const SETTLED_NS: u64 = 500_000;
@@ -26,9 +27,9 @@ pub(crate) struct Handovers {
     pub(crate) violations: u64,
 }
 
-pub(crate) fn measure(entry: &Entry, url: &str, name: &str, length: Duration) -> Result<Handovers, String> {
-    let mut holder = Process::start(entry, url, 0)?;
-    let mut waiter = Process::start(entry, url, 1)?;
+pub(crate) fn measure(store: Store, entry: &Entry, url: &str, name: &str, length: Duration) -> Result<Handovers, String> {
+    let mut holder = Process::start(store, entry, url, 0)?;
+    let mut waiter = Process::start(store, entry, url, 1)?;
     for process in [&mut waiter, &mut holder] {
         process.order(&Order::Prepare { name: name.to_owned() })?;
         expect(process.answer(Duration::ZERO)?, |answer| matches!(answer, Answer::Prepared))?;

@@ -1,4 +1,4 @@
-//! What is measured: the lines of the report, the figures of each, and what each is compared with.
+//! What is measured: the lines of the report, and the figures of each.
 
 /// One measurement, and one table of the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
@@ -40,15 +40,6 @@ impl Line {
             Line::Handover => "Two processes pass one lock to and fro: release called → the other holds",
             Line::Contended => "16 tasks of one process on one name, nothing to do inside",
             Line::Crowd => "200 wait for one name, each holds it for 2 ms",
-        }
-    }
-
-    /// Whose figures the others are multiples of.
-    pub(crate) fn base(self) -> &'static str {
-        match self {
-            Line::Solo | Line::Many => "raw-evalsha",
-            Line::Handover => "raw-publish",
-            Line::Contended | Line::Crowd => "raw-blpop",
         }
     }
 

@@ -1,4 +1,4 @@
-//! tenure beside its peers on one Redis, in one run: `bench/peers/run` builds this and starts it.
+//! tenure beside its peers on one Redis, one PostgreSQL and one MariaDB, each in one run: `bench/peers/run` builds this and starts it.
 //!
 //! # Layout
 //!
@@ -9,7 +9,7 @@
 //! | `run` | repetition by repetition, every line, every contender, each in processes of its own |
 //! | `handover` | two processes pass one lock to and fro |
 //! | `process`, `orders` | a contender's process, and the little language it is spoken to in |
-//! | `server` | the Redis all of them share, and what it counts |
+//! | `store`, `server` | the servers, each shared by all contenders, and what they count |
 //! | `child`, `room` | the other end, for contenders in Rust; `scripts/` has it in Python and JavaScript |
 //! | `contenders` | one file a library, used as its README says |
 //! | `results`, `verdict`, `report`, `words`, `stats` | what came of it |
@@ -27,19 +27,21 @@ mod room;
 mod run;
 mod server;
 mod stats;
+mod store;
 mod verdict;
 mod words;
 
 use std::process::ExitCode;
 
 const USAGE: &str = "\
-tenure beside its peers on one Redis, interleaved, in one run
+tenure beside its peers on one Redis, one PostgreSQL and one MariaDB; on each interleaved, in one run
 
-usage: bench/peers/run [--quick] [--repeat N] [--only CONTENDER,…] [--lines LINE,…] [--json FILE]
+usage: bench/peers/run [--server SERVER,…] [--quick] [--repeat N] [--only CONTENDER,…] [--lines LINE,…] [--json FILE]
 
+  --server   these servers, one after the other: redis, postgres, mariadb [all]
   --quick    short windows: shows that everything works, its figures are coarse
   --repeat   how often every contender is visited on every line [5, with --quick 3]
-  --only     these contenders, and the raw bases
+  --only     these contenders, and the bases
   --lines    these lines: solo, many, handover, contended, crowd
   --json     every figure of every repetition into this file";
 
@@ -47,7 +49,7 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let done = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         // A contender's own process: started by `run`, never by people.
-        ["child", key, url, index] => child::serve(key, url, index),
+        ["child", store, key, url, index] => child::serve(store, key, url, index),
         _ => match run::Settings::parse(&arguments) {
             Ok(Some(settings)) => run::run(&settings),
             Ok(None) => {

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use crate::catalogue::{Entry, Program};
 use crate::orders::{Answer, Order};
+use crate::store::Store;
 
 /// How long anybody may take beyond what was asked of it. Long enough for a slow machine; a library that stands still is
 /// reported as that.
@@ -21,8 +22,8 @@ pub(crate) struct Process {
 
 impl Process {
     /// Starts it, and waits until it has connected.
-    pub(crate) fn start(entry: &Entry, url: &str, index: usize) -> Result<Self, String> {
-        let mut command = command(entry, url, index)?;
+    pub(crate) fn start(store: Store, entry: &Entry, url: &str, index: usize) -> Result<Self, String> {
+        let mut command = command(store, entry, url, index)?;
         let started = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
         let mut child = started.map_err(|error| format!("starting {:?}: {error}", command.get_program()))?;
         let (orders, output) = (child.stdin.take(), child.stdout.take().expect("it is piped"));
@@ -69,13 +70,13 @@ impl Drop for Process {
     }
 }
 
-fn command(entry: &Entry, url: &str, index: usize) -> Result<Command, String> {
+fn command(store: Store, entry: &Entry, url: &str, index: usize) -> Result<Command, String> {
     let script = |name: &str| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("scripts").join(name);
     match entry.program {
         Program::Rust => {
             let own = std::env::current_exe().map_err(|error| format!("finding this binary: {error}"))?;
             let mut command = Command::new(own);
-            command.args(["child", entry.key, url, &index.to_string()]);
+            command.args(["child", store.key(), entry.key, url, &index.to_string()]);
             Ok(command)
         }
         Program::Python(name) => {

@@ -24,16 +24,16 @@ pub(crate) fn table(results: &Results, entries: &[&Entry], circumstances: &Circu
 }
 
 fn heading(circumstances: &Circumstances) -> String {
-    let Circumstances { redis, cores, processor, kernel, load_before, repetitions, quick, ttl_seconds, .. } = circumstances;
-    let versions =
-        [&circumstances.commit, &circumstances.python, &circumstances.node].map(|version| version.as_deref().unwrap_or("?"));
-    let [commit, python, node] = versions;
+    let Circumstances { server, cores, processor, kernel, load_before, repetitions, quick, ttl_seconds, .. } = circumstances;
+    let commit = circumstances.commit.as_deref().unwrap_or("?");
+    let languages = [&circumstances.python, &circumstances.node].into_iter().flatten();
+    let languages: String = languages.map(|version| format!("; {version}")).collect();
     let processor = processor.as_ref().map_or_else(String::new, |name| format!(" ({name})"));
     let kernel = kernel.as_ref().map_or_else(String::new, |kernel| format!(", Linux {kernel}"));
     let load = load_before.map_or_else(String::new, |load| format!(", load before {load:.1}"));
     let quick = if *quick { ", quick" } else { "" };
     let mut out = format!(
-        "tenure {commit} and its peers on one Redis {redis}, loopback, no persistence, ttl {ttl_seconds} s; {python}, Node {node}\n\
+        "tenure {commit} and its peers on one {server}, ttl {ttl_seconds} s{languages}\n\
          {cores} cores{processor}{kernel}{load}\n\
          median (smallest – largest) of {repetitions} interleaved repetitions{quick}; \
          multiples are taken within each repetition\n"
@@ -81,7 +81,7 @@ fn heads(line: Line) -> Vec<String> {
     for (place, figure) in line.figures().iter().enumerate() {
         heads.push(figure.head.to_owned());
         if place == 0 {
-            heads.push(format!("× {}", line.base()));
+            heads.push("multiple of".to_owned());
         }
     }
     heads
@@ -93,8 +93,9 @@ fn cells(results: &Results, visits: &Visits, entry: &Entry, line: Line) -> Vec<S
         let nothing = || "–".to_owned();
         cells.push(visits.summary(figure.key).map_or_else(nothing, |summary| words::spread(&summary, figure.unit)));
         if place == 0 {
-            let ratio = results.ratio(line, figure, entry.key, line.base());
-            cells.push(ratio.map_or_else(nothing, |ratio| words::times(ratio.median)));
+            let base = (entry.base)(line);
+            let ratio = results.ratio(line, figure, entry.key, base);
+            cells.push(ratio.map_or_else(nothing, |ratio| format!("{} {base}", words::times(ratio.median))));
         }
     }
     cells

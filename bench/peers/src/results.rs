@@ -7,6 +7,7 @@ use serde::Serialize;
 use crate::catalogue::Entry;
 use crate::lines::{Figure, Line};
 use crate::stats::Summary;
+use crate::store::Store;
 
 /// The figures of one visit, by key.
 pub(crate) type Reading = BTreeMap<&'static str, f64>;
@@ -15,7 +16,7 @@ pub(crate) type Reading = BTreeMap<&'static str, f64>;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Visits {
     pub(crate) readings: Vec<Result<Reading, String>>,
-    /// Commands the server counted, by name, over all repetitions; only where requests are counted.
+    /// Requests the server counted, by name, over all repetitions; only where requests are counted.
     pub(crate) commands: BTreeMap<String, u64>,
 }
 
@@ -73,7 +74,7 @@ pub(crate) fn json(results: &Results, entries: &[&Entry], circumstances: &Circum
                         .figures()
                         .iter()
                         .filter_map(|figure| {
-                            let of_base = results.ratio(*line, figure, entry.key, line.base());
+                            let of_base = results.ratio(*line, figure, entry.key, (entry.base)(*line));
                             let summary = visits.summary(figure.key)?;
                             let all = visits.values(figure.key);
                             Some((figure.key, serde_json::json!({ "summary": finite(summary), "times_base": of_base.map(finite), "repetitions": all })))
@@ -81,6 +82,7 @@ pub(crate) fn json(results: &Results, entries: &[&Entry], circumstances: &Circum
                         .collect();
                     Some(serde_json::json!({
                         "contender": entry.key,
+                        "base": (entry.base)(*line),
                         "figures": figures,
                         "extra": extra(*line, visits),
                         "commands": visits.commands,
@@ -88,7 +90,7 @@ pub(crate) fn json(results: &Results, entries: &[&Entry], circumstances: &Circum
                     }))
                 })
                 .collect();
-            serde_json::json!({ "line": line, "title": line.title(), "base": line.base(), "contenders": contenders })
+            serde_json::json!({ "line": line, "title": line.title(), "contenders": contenders })
         })
         .collect();
     let contenders: Vec<_> = entries
@@ -125,7 +127,9 @@ fn finite(summary: Summary) -> serde_json::Value {
 pub(crate) struct Circumstances {
     /// The commit of this repository.
     pub(crate) commit: Option<String>,
-    pub(crate) redis: String,
+    pub(crate) store: Store,
+    /// Its version, and what it does with a write.
+    pub(crate) server: String,
     pub(crate) python: Option<String>,
     pub(crate) node: Option<String>,
     pub(crate) cores: usize,
@@ -140,18 +144,20 @@ pub(crate) struct Circumstances {
 }
 
 impl Circumstances {
-    pub(crate) fn look(redis: &str, repetitions: usize, quick: bool) -> Self {
+    pub(crate) fn look(store: Store, server: String, repetitions: usize, quick: bool) -> Self {
         let read = |path: &str| std::fs::read_to_string(path).ok();
         let processor = read("/proc/cpuinfo").and_then(|info| {
             let line = info.lines().find(|line| line.starts_with("model name"))?;
             Some(line.split_once(':')?.1.trim().to_owned())
         });
+        let elsewhere = |command: &str| (store == Store::Redis).then(|| says(command, &["--version"])).flatten();
         let python = std::env::var("PEERS_PYTHON").ok();
         Circumstances {
             commit: says("git", &["-C", env!("CARGO_MANIFEST_DIR"), "rev-parse", "--short", "HEAD"]),
-            redis: redis.to_owned(),
-            python: python.and_then(|python| says(&python, &["--version"])),
-            node: says("node", &["--version"]),
+            store,
+            server,
+            python: python.and_then(|python| elsewhere(&python)),
+            node: elsewhere("node").map(|version| format!("Node {version}")),
             cores: std::thread::available_parallelism().map_or(1, |cores| cores.get()),
             processor,
             kernel: read("/proc/sys/kernel/osrelease").map(|release| release.trim().to_owned()),

@@ -1,20 +1,21 @@
 //! One run: repetition by repetition, line by line, every contender once, so that a noisy neighbour hits all of them alike.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::catalogue::{CONTENDERS, Entry, Side};
+use crate::catalogue::{self, Entry, Side};
 use crate::handover;
 use crate::lines::{self, Line};
 use crate::orders::{Answer, Contended, Order};
 use crate::process::Process;
 use crate::report;
 use crate::results::{Circumstances, Reading, Results, json};
-use crate::server::Server;
+use crate::server::{self, Calls, Server};
+use crate::store::Store;
 
 #[derive(Debug)]
 pub(crate) struct Settings {
+    stores: Vec<Store>,
     repeat: usize,
     pace: Pace,
     quick: bool,
@@ -45,13 +46,21 @@ impl Settings {
     /// `None` if only help was asked for.
     pub(crate) fn parse(arguments: &[String]) -> Result<Option<Self>, String> {
         let mut repeat = None;
-        let mut settings =
-            Settings { repeat: 0, pace: FULL, quick: false, only: Vec::new(), lines: Line::ALL.to_vec(), json: None };
+        let mut settings = Settings {
+            stores: Store::ALL.to_vec(),
+            repeat: 0,
+            pace: FULL,
+            quick: false,
+            only: Vec::new(),
+            lines: Line::ALL.to_vec(),
+            json: None,
+        };
         let mut rest = arguments.iter();
         while let Some(argument) = rest.next() {
             let mut value = || rest.next().ok_or_else(|| format!("{argument} needs a value"));
             match argument.as_str() {
                 "--help" | "-h" => return Ok(None),
+                "--server" => settings.stores = value()?.split(',').map(Store::parse).collect::<Result<_, _>>()?,
                 "--quick" => (settings.quick, settings.pace) = (true, QUICK),
                 "--repeat" => repeat = Some(parse_count(value()?)?),
                 "--only" => settings.only = value()?.split(',').map(parse_contender).collect::<Result<_, _>>()?,
@@ -64,29 +73,48 @@ impl Settings {
         Ok(Some(settings))
     }
 
-    /// The raw bases are always among them: without a base there are no multiples.
-    fn entries(&self) -> Vec<&'static Entry> {
-        let chosen =
-            |entry: &&Entry| self.only.is_empty() || entry.side == Side::Raw || self.only.iter().any(|key| key == entry.key);
-        CONTENDERS.iter().filter(chosen).collect()
+    /// The bases are always among them: without a base there are no multiples.
+    fn entries(&self, store: Store) -> Vec<&'static Entry> {
+        let is_base = |entry: &Entry| entry.side == Side::Raw || catalogue::is_base(store, entry.key);
+        let chosen = |entry: &&Entry| self.only.is_empty() || is_base(entry) || self.only.iter().any(|key| key == entry.key);
+        catalogue::of(store).iter().filter(chosen).collect()
     }
 }
 
 pub(crate) fn run(settings: &Settings) -> Result<(), String> {
-    let mut server = Server::start()?;
-    let circumstances = Circumstances::look(&server.version, settings.repeat, settings.quick);
-    let entries = settings.entries();
+    let mut documents = Vec::new();
+    for (place, &store) in settings.stores.iter().enumerate() {
+        let (circumstances, results) = on(store, settings)?;
+        let entries = settings.entries(store);
+        let apart = if place > 0 { "\n" } else { "" };
+        print!("{apart}{}", report::table(&results, &entries, &circumstances));
+        documents.push(json(&results, &entries, &circumstances));
+    }
+    if let Some(path) = &settings.json {
+        let text = serde_json::to_string_pretty(&documents).expect("plain data");
+        std::fs::write(path, text + "\n").map_err(|error| format!("writing {}: {error}", path.display()))?;
+        eprintln!("every repetition is in {}", path.display());
+    }
+    Ok(())
+}
+
+/// All repetitions on one server.
+fn on(store: Store, settings: &Settings) -> Result<(Circumstances, Results), String> {
+    let mut server = server::start(store)?;
+    let circumstances = Circumstances::look(store, server.what(), settings.repeat, settings.quick);
+    let entries = settings.entries(store);
     let mut results = Results::default();
     for repetition in 1..=settings.repeat {
         for &line in &settings.lines {
-            eprintln!("repetition {repetition} of {}: {}", settings.repeat, line.key());
+            eprintln!("{}, repetition {repetition} of {}: {}", store.key(), settings.repeat, line.key());
+            server.count(line == Line::Crowd)?;
             // Another one begins each time, so that nobody always comes after the same.
             let (later, first) = entries.split_at(repetition % entries.len());
             for entry in first.iter().chain(later).filter(|entry| entry.lines.contains(&line)) {
                 let visits = results.visits.entry((line, entry.key)).or_default();
-                let mut commands = BTreeMap::new();
+                let mut commands = Calls::new();
                 let name = format!("peers/{}/{}/{repetition}", line.key(), entry.key);
-                let reading = visit(&mut server, settings.pace, line, entry, &name, &mut commands);
+                let reading = visit(store, &mut *server, settings.pace, line, entry, &name, &mut commands);
                 if let Err(why) = &reading {
                     eprintln!("  {}: {why}", entry.key);
                 }
@@ -98,29 +126,23 @@ pub(crate) fn run(settings: &Settings) -> Result<(), String> {
             }
         }
     }
-    print!("{}", report::table(&results, &entries, &circumstances));
-    if let Some(path) = &settings.json {
-        let document = json(&results, &entries, &circumstances);
-        let text = serde_json::to_string_pretty(&document).expect("plain data");
-        std::fs::write(path, text + "\n").map_err(|error| format!("writing {}: {error}", path.display()))?;
-        eprintln!("every repetition is in {}", path.display());
-    }
-    Ok(())
+    Ok((circumstances, results))
 }
 
 /// One contender on one line, once.
 fn visit(
-    server: &mut Server,
+    store: Store,
+    server: &mut dyn Server,
     pace: Pace,
     line: Line,
     entry: &Entry,
     name: &str,
-    commands: &mut BTreeMap<String, u64>,
+    commands: &mut Calls,
 ) -> Result<Reading, String> {
     let name = name.to_owned();
     let order = match line {
         Line::Handover => {
-            let seen = handover::measure(entry, &server.url, &name, Duration::from_millis(pace.handover))?;
+            let seen = handover::measure(store, entry, server.url(), &name, Duration::from_millis(pace.handover))?;
             return Ok(Reading::from([
                 ("handover", seen.p50_ns as f64 / 1e9),
                 ("handover_p99", seen.p99_ns as f64 / 1e9),
@@ -141,7 +163,7 @@ fn visit(
             ms: pace.crowd,
         },
     };
-    let mut process = Process::start(entry, &server.url, 0)?;
+    let mut process = Process::start(store, entry, server.url(), 0)?;
     process.order(&order)?;
     let due = Duration::from_millis(pace.crowd_warm_up + pace.crowd);
     let (answer, calls) = match process.answer(due)? {
@@ -150,7 +172,7 @@ fn visit(
             let answer = process.answer(due)?;
             (answer, difference(&before, &server.calls()?))
         }
-        answer => (answer, BTreeMap::new()),
+        answer => (answer, Calls::new()),
     };
     match answer {
         Answer::Solo { p50_ns, p99_ns, pairs } => {
@@ -167,7 +189,7 @@ fn visit(
 }
 
 /// The figures of many tasks on one name.
-fn contended(seen: &Contended, entry: &Entry, calls: &BTreeMap<String, u64>) -> Reading {
+fn contended(seen: &Contended, entry: &Entry, calls: &Calls) -> Reading {
     let mut reading = Reading::from([
         ("handovers_per_second", seen.handovers as f64 / seen.seconds),
         ("acquisitions_per_second", seen.acquisitions as f64 / seen.seconds),
@@ -185,7 +207,11 @@ fn contended(seen: &Contended, entry: &Entry, calls: &BTreeMap<String, u64>) -> 
     for (key, nanos) in [("waiter", seen.gap_p50_ns), ("waiter_p99", seen.gap_p99_ns)] {
         reading.extend(nanos.map(|nanos| (key, nanos as f64 / 1e9)));
     }
-    let sent = calls.iter().filter(|(command, _)| entry.sends.contains(&command.as_str())).map(|(_, count)| count);
+    if calls.is_empty() {
+        return reading;
+    }
+    let is_sent = |command: &str| entry.sends.is_empty() || entry.sends.contains(&command);
+    let sent = calls.iter().filter(|(command, _)| is_sent(command)).map(|(_, count)| count);
     let (sent, all) = (sent.sum::<u64>() as f64, calls.values().sum::<u64>() as f64);
     if seen.handovers > 0 {
         reading.insert("requests_per_handover", sent / seen.handovers as f64);
@@ -197,10 +223,10 @@ fn contended(seen: &Contended, entry: &Entry, calls: &BTreeMap<String, u64>) -> 
     reading
 }
 
-/// What was called in between, our own questions left out.
-fn difference(before: &BTreeMap<String, u64>, after: &BTreeMap<String, u64>) -> BTreeMap<String, u64> {
+/// What was called in between.
+fn difference(before: &Calls, after: &Calls) -> Calls {
     let since = |(command, count): (&String, &u64)| (command.clone(), count - before.get(command).unwrap_or(&0));
-    after.iter().map(since).filter(|(command, count)| *count > 0 && command != "info").collect()
+    after.iter().map(since).filter(|(_, count)| *count > 0).collect()
 }
 
 fn parse_count(text: &String) -> Result<usize, String> {
@@ -212,9 +238,11 @@ fn parse_line(text: &str) -> Result<Line, String> {
 }
 
 fn parse_contender(text: &str) -> Result<String, String> {
-    let known = || CONTENDERS.iter().map(|entry| entry.key).collect::<Vec<_>>().join(", ");
-    let there = CONTENDERS.iter().any(|entry| entry.key == text);
-    there.then(|| text.to_owned()).ok_or_else(|| format!("there is no contender {text}; there are {}", known()))
+    let keys = |store: &Store| catalogue::of(*store).iter().map(|entry| entry.key).collect::<Vec<_>>();
+    let known = || Store::ALL.iter().map(|store| format!("on {}: {}", store.key(), keys(store).join(", ")));
+    let there = Store::ALL.iter().any(|store| keys(store).contains(&text));
+    let unknown = || format!("there is no contender {text}; there are, {}", known().collect::<Vec<_>>().join("; "));
+    there.then(|| text.to_owned()).ok_or_else(unknown)
 }
 
 #[cfg(test)]
@@ -229,9 +257,12 @@ mod tests {
     fn what_is_asked_for_is_understood() {
         let settings = parse("--quick --only tenure,rslock --lines solo,crowd --json x.json").unwrap().unwrap();
         assert_eq!((settings.repeat, settings.lines.as_slice()), (3, &[Line::Solo, Line::Crowd][..]));
-        assert_eq!(settings.entries().len(), 5);
+        assert_eq!(settings.stores, Store::ALL);
+        assert_eq!(settings.entries(Store::Redis).len(), 5);
+        assert_eq!(settings.entries(Store::Postgres).len(), 6);
+        assert_eq!(parse("--server mariadb").unwrap().unwrap().stores, [Store::MariaDb]);
         assert!(parse("--help").unwrap().is_none());
-        for wrong in ["--repeat 0", "--lines sole", "--only nobody", "--json", "fast"] {
+        for wrong in ["--server sqlite", "--repeat 0", "--lines sole", "--only nobody", "--json", "fast"] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }
     }
@@ -239,8 +270,8 @@ mod tests {
     #[test]
     fn only_what_was_sent_is_a_request() {
         let seen = Contended { seconds: 1.0, handovers: 10, per_task: vec![5, 5], ..Contended::default() };
-        let entry = CONTENDERS.iter().find(|entry| entry.key == "redis-lock").unwrap();
-        let calls = BTreeMap::from([("set".to_owned(), 30), ("eval".to_owned(), 10), ("del".to_owned(), 10)]);
+        let entry = catalogue::of(Store::Redis).iter().find(|entry| entry.key == "redis-lock").unwrap();
+        let calls = Calls::from([("set".to_owned(), 30), ("eval".to_owned(), 10), ("del".to_owned(), 10)]);
         let reading = contended(&seen, entry, &calls);
         assert_eq!((reading["requests_per_handover"], reading["commands_per_handover"]), (4.0, 5.0));
         assert_eq!(reading["unfairness"], 1.0);

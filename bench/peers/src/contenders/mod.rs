@@ -1,7 +1,9 @@
 //! The contenders in Rust, one file a library, each used as its README says.
 
 mod distributed_lock;
-mod raw;
+mod mariadb;
+mod postgres;
+mod redis;
 mod redis_lock;
 mod rslock;
 mod tenure;
@@ -9,6 +11,8 @@ mod tenure;
 use std::fmt::{self, Display};
 use std::future::Future;
 use std::time::Duration;
+
+use crate::store::Store;
 
 /// How long a lock lasts when nobody renews it: the same for all, and longer than any window.
 pub(crate) const TTL: Duration = Duration::from_secs(10);
@@ -70,16 +74,28 @@ pub(crate) trait Visitor {
     fn visit<C: Contender>(self) -> Result<(), String>;
 }
 
-pub(crate) fn visit(key: &str, visitor: impl Visitor) -> Result<(), String> {
-    match key {
-        "raw-evalsha" => visitor.visit::<raw::Evalsha>(),
-        "raw-publish" => visitor.visit::<raw::Publish>(),
-        "raw-blpop" => visitor.visit::<raw::Blpop>(),
-        "tenure" => visitor.visit::<tenure::Mutex>(),
-        "tenure-fair" => visitor.visit::<tenure::Fair>(),
-        "rslock" => visitor.visit::<rslock::Rslock>(),
-        "redis-lock" => visitor.visit::<redis_lock::RedisLock>(),
-        "distributed-lock" => visitor.visit::<distributed_lock::DistributedLock>(),
-        _ => Err(format!("no contender in Rust is called {key}")),
+pub(crate) fn visit(store: Store, key: &str, visitor: impl Visitor) -> Result<(), String> {
+    match (store, key) {
+        (_, "tenure") => visitor.visit::<tenure::Mutex>(),
+        (_, "tenure-fair") => visitor.visit::<tenure::Fair>(),
+        (_, "tenure-session") => visitor.visit::<tenure::Session>(),
+        (Store::Redis, "raw-evalsha") => visitor.visit::<redis::Evalsha>(),
+        (Store::Redis, "raw-publish") => visitor.visit::<redis::Publish>(),
+        (Store::Redis, "raw-blpop") => visitor.visit::<redis::Blpop>(),
+        (Store::Redis, "rslock") => visitor.visit::<rslock::Rslock>(),
+        (Store::Redis, "redis-lock") => visitor.visit::<redis_lock::RedisLock>(),
+        (Store::Redis, "distributed-lock") => visitor.visit::<distributed_lock::OnRedis>(),
+        (Store::Postgres, "raw-upsert") => visitor.visit::<postgres::Upsert<1>>(),
+        (Store::Postgres, "raw-upsert-2") => visitor.visit::<postgres::Upsert<2>>(),
+        (Store::Postgres, "raw-advisory") => visitor.visit::<postgres::TryAdvisory>(),
+        (Store::Postgres, "raw-notify") => visitor.visit::<postgres::Notify>(),
+        (Store::Postgres, "advisory") => visitor.visit::<postgres::WaitAdvisory>(),
+        (Store::Postgres, "distributed-lock") => visitor.visit::<distributed_lock::OnPostgres>(),
+        (Store::MariaDb, "raw-upsert") => visitor.visit::<mariadb::Upsert<1>>(),
+        (Store::MariaDb, "raw-upsert-2") => visitor.visit::<mariadb::Upsert<2>>(),
+        (Store::MariaDb, "raw-getlock") => visitor.visit::<mariadb::TryGetLock>(),
+        (Store::MariaDb, "getlock") => visitor.visit::<mariadb::WaitGetLock>(),
+        (Store::MariaDb, "distributed-lock") => visitor.visit::<distributed_lock::OnMySql>(),
+        _ => Err(format!("no contender in Rust on {} is called {key}", store.key())),
     }
 }

@@ -1,6 +1,5 @@
-//! The Redis that all of them share: started here, empty, without persistence, gone when dropped; and what it counts.
+//! Redis: empty, without persistence, gone when dropped.
 
-use std::collections::BTreeMap;
 use std::net::TcpListener;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -8,22 +7,24 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tenure::Instant;
 
+use super::{Calls, Server};
+
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The server ends when our end of its standard input is closed, which it also is when we are killed.
 const UNTIL_WE_ARE_GONE: &str = r#"redis-server "$@" & server=$!; cat > /dev/null; kill -9 $server"#;
 
-pub(crate) struct Server {
+pub(super) struct Redis {
     connection: redis::Connection,
-    pub(crate) url: String,
-    pub(crate) version: String,
+    url: String,
+    version: String,
     // Before the directory it runs in.
     _child: Child,
     _directory: TempDir,
 }
 
-impl Server {
-    pub(crate) fn start() -> Result<Self, String> {
+impl Redis {
+    pub(super) fn start() -> Result<Self, String> {
         let directory = tempfile::tempdir().map_err(|error| format!("making a directory: {error}"))?;
         let port = free_port().map_err(|error| format!("finding a free port: {error}"))?;
         let child = Command::new("sh")
@@ -61,16 +62,27 @@ impl Server {
         };
         let info = info(&mut connection, "server")?;
         let version = info.lines().find_map(|line| line.strip_prefix("redis_version:")).unwrap_or("unknown").to_owned();
-        Ok(Server { connection, url, version, _child: child, _directory: directory })
+        Ok(Redis { connection, url, version, _child: child, _directory: directory })
+    }
+}
+
+impl Server for Redis {
+    fn url(&self) -> &str {
+        &self.url
     }
 
-    /// How often each command was called so far, also from within scripts; subcommands are part of their command.
-    pub(crate) fn calls(&mut self) -> Result<BTreeMap<String, u64>, String> {
-        Ok(parse_calls(&info(&mut self.connection, "commandstats")?))
+    fn what(&self) -> String {
+        format!("Redis {}, loopback, no persistence", self.version)
     }
 
-    /// So that nobody starts among the keys of the one before.
-    pub(crate) fn clear(&mut self) -> Result<(), String> {
+    /// Commands also from within scripts; subcommands are part of their command.
+    fn calls(&mut self) -> Result<Calls, String> {
+        let mut calls = parse_calls(&info(&mut self.connection, "commandstats")?);
+        calls.remove("info"); // our own questions
+        Ok(calls)
+    }
+
+    fn clear(&mut self) -> Result<(), String> {
         redis::cmd("FLUSHALL").exec(&mut self.connection).map_err(|error| format!("FLUSHALL: {error}"))
     }
 }
@@ -92,8 +104,8 @@ fn info(connection: &mut redis::Connection, section: &str) -> Result<String, Str
     redis::cmd("INFO").arg(section).query(connection).map_err(|error| format!("INFO {section}: {error}"))
 }
 
-fn parse_calls(info: &str) -> BTreeMap<String, u64> {
-    let mut calls = BTreeMap::new();
+fn parse_calls(info: &str) -> Calls {
+    let mut calls = Calls::new();
     for line in info.lines() {
         let Some((command, rest)) = line.strip_prefix("cmdstat_").and_then(|line| line.split_once(":calls=")) else {
             continue;
@@ -114,6 +126,6 @@ mod tests {
         let calls = parse_calls(
             "# Commandstats\r\ncmdstat_set:calls=12,usec=9\r\ncmdstat_client|setinfo:calls=2,usec=1\r\ncmdstat_client|id:calls=1,usec=1\r\n",
         );
-        assert_eq!(calls, BTreeMap::from([("set".to_owned(), 12), ("client".to_owned(), 3)]));
+        assert_eq!(calls, Calls::from([("set".to_owned(), 12), ("client".to_owned(), 3)]));
     }
 }

@@ -1,50 +1,9 @@
-//! Who takes part: what each one is, what it does and does not do, and how it is told to wait.
+//! Who takes part on Redis.
 
+use super::{Entry, NOTHING, Program, Side, WAITING};
 use crate::lines::Line;
 
-/// A contender.
-#[derive(Debug)]
-pub(crate) struct Entry {
-    pub(crate) key: &'static str,
-    pub(crate) side: Side,
-    pub(crate) program: Program,
-    /// What it is, with its version.
-    pub(crate) what: &'static str,
-    /// How one waits, by the library's own defaults.
-    pub(crate) waits: &'static str,
-    /// What it leaves out of what tenure does on every grant: the reason, where it is ahead.
-    pub(crate) leaves_out: &'static str,
-    /// The lines it can take part in; where it cannot, `cannot` says why.
-    pub(crate) lines: &'static [Line],
-    pub(crate) cannot: &'static str,
-    /// The longest pause between two questions of a waiter, if it polls. A hand-over is then measured from a random moment
-    /// of that pause, and not always from its beginning.
-    pub(crate) polls_ms: Option<u64>,
-    /// The commands it sends itself, as MONITOR shows them. INFO commandstats counts those inside scripts as well.
-    pub(crate) sends: &'static [&'static str],
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Side {
-    /// Redis itself, without a lock.
-    Raw,
-    Tenure,
-    Peer,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Program {
-    /// This binary.
-    Rust,
-    /// A script of `scripts/`.
-    Python(&'static str),
-    /// `scripts/redlock.js` with this argument.
-    Node(&'static str),
-}
-
-const WAITING: &[Line] = &[Line::Solo, Line::Many, Line::Handover, Line::Contended, Line::Crowd];
-
-pub(crate) const CONTENDERS: &[Entry] = &[
+pub(super) const CONTENDERS: &[Entry] = &[
     Entry {
         key: "raw-evalsha",
         side: Side::Raw,
@@ -56,6 +15,7 @@ pub(crate) const CONTENDERS: &[Entry] = &[
         cannot: "it locks nothing",
         polls_ms: None,
         sends: &["evalsha"],
+        base,
     },
     Entry {
         key: "raw-publish",
@@ -68,6 +28,7 @@ pub(crate) const CONTENDERS: &[Entry] = &[
         cannot: "a message is no lock; only two processes taking turns can be told apart by it",
         polls_ms: None,
         sends: &["publish"],
+        base,
     },
     Entry {
         key: "raw-blpop",
@@ -80,6 +41,7 @@ pub(crate) const CONTENDERS: &[Entry] = &[
         cannot: "its base is the script pair",
         polls_ms: None,
         sends: &["blpop", "lpush"],
+        base,
     },
     Entry {
         key: "tenure",
@@ -87,11 +49,12 @@ pub(crate) const CONTENDERS: &[Entry] = &[
         program: Program::Rust,
         what: "tenure, mutex",
         waits: "in line, woken by one push; all waiters of a client on one connection",
-        leaves_out: "nothing: fencing token, renewal and loss signal are always on",
+        leaves_out: NOTHING,
         lines: WAITING,
         cannot: "",
         polls_ms: None,
         sends: OURS,
+        base,
     },
     Entry {
         key: "tenure-fair",
@@ -99,11 +62,12 @@ pub(crate) const CONTENDERS: &[Entry] = &[
         program: Program::Rust,
         what: "tenure, fair mutex",
         waits: "in line, first come, first served, woken by one push",
-        leaves_out: "nothing: fencing token, renewal and loss signal are always on",
+        leaves_out: NOTHING,
         lines: WAITING,
         cannot: "",
         polls_ms: None,
         sends: OURS,
+        base,
     },
     Entry {
         key: "rslock",
@@ -116,6 +80,7 @@ pub(crate) const CONTENDERS: &[Entry] = &[
         cannot: "",
         polls_ms: Some(200),
         sends: &["set", "evalsha"],
+        base,
     },
     Entry {
         key: "redis-lock",
@@ -128,6 +93,7 @@ pub(crate) const CONTENDERS: &[Entry] = &[
         cannot: "",
         polls_ms: Some(100),
         sends: &["set", "eval"],
+        base,
     },
     Entry {
         key: "distributed-lock",
@@ -140,6 +106,7 @@ pub(crate) const CONTENDERS: &[Entry] = &[
         cannot: "its acquire does not wait: it fails at once, whatever time limit it is given",
         polls_ms: None,
         sends: &["set", "eval"],
+        base,
     },
     Entry {
         key: "redis-py",
@@ -152,6 +119,7 @@ pub(crate) const CONTENDERS: &[Entry] = &[
         cannot: "",
         polls_ms: Some(100),
         sends: &["set", "evalsha"],
+        base,
     },
     Entry {
         key: "python-redis-lock",
@@ -165,6 +133,7 @@ pub(crate) const CONTENDERS: &[Entry] = &[
         polls_ms: None,
         // Each EVALSHA makes one GET inside, and is counted by it.
         sends: &["get", "set", "blpop"],
+        base,
     },
     Entry {
         key: "redlock4",
@@ -177,6 +146,7 @@ pub(crate) const CONTENDERS: &[Entry] = &[
         cannot: "",
         polls_ms: Some(400),
         sends: &["eval", "evalsha"],
+        base,
     },
     Entry {
         key: "redlock5",
@@ -189,6 +159,7 @@ pub(crate) const CONTENDERS: &[Entry] = &[
         cannot: "",
         polls_ms: Some(400),
         sends: &["eval", "evalsha"],
+        base,
     },
 ];
 
@@ -196,22 +167,10 @@ pub(crate) const CONTENDERS: &[Entry] = &[
 /// waiter is inside a script.
 const OURS: &[&str] = &["evalsha", "eval", "zrangebylex", "ping"];
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn whoever_is_missing_somewhere_says_why() {
-        for entry in CONTENDERS {
-            assert!(entry.lines.len() == WAITING.len() || !entry.cannot.is_empty(), "{}", entry.key);
-        }
-    }
-
-    #[test]
-    fn every_line_has_its_base() {
-        for line in Line::ALL {
-            let base = CONTENDERS.iter().find(|entry| entry.key == line.base()).expect("a base that takes part");
-            assert!(base.side == Side::Raw && base.lines.contains(line), "{line:?}");
-        }
+fn base(line: Line) -> &'static str {
+    match line {
+        Line::Solo | Line::Many => "raw-evalsha",
+        Line::Handover => "raw-publish",
+        Line::Contended | Line::Crowd => "raw-blpop",
     }
 }
