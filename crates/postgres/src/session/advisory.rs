@@ -55,8 +55,8 @@ impl Statements {
                 "SELECT id, broken, asked_pid, asked_host, asked_reason FROM {session} \
                  WHERE pid = pg_backend_pid() AND (broken OR asked_reason IS NOT NULL)",
             ),
-            // A session of the past may have had our number.
-            begin: layout.fill("DELETE FROM {session} WHERE pid = pg_backend_pid()"),
+            // A session of the past may have had our number; and a server that crashed, or took over, may have forgotten tokens.
+            begin: layout.fill("DELETE FROM {session} WHERE pid = pg_backend_pid(); SELECT {session_seed}()"),
         }
     }
 }

@@ -19,11 +19,13 @@ const TURNS: usize = 3;
 pub(super) async fn refuse_pooler(one: &Wire, other: &Wire, settings: &Settings) -> Result<()> {
     let mut seen: Option<(i32, i32)> = None;
     for turn in 0..TURNS * 2 {
-        let (busy, idle) = if turn % 2 == 0 { (one, other) } else { (other, one) };
+        // Twice each: a pooler that lends the one that was idle longest would give those who alternate the same ones every time.
+        let is_one = turn / 2 % 2 == 0;
+        let (busy, idle) = if is_one { (one, other) } else { (other, one) };
         begin(busy).await?;
         let (busy_pid, idle_pid) = (pid(busy).await?, pid(idle).await?);
         end(busy).await?;
-        let pids = if turn % 2 == 0 { (busy_pid, idle_pid) } else { (idle_pid, busy_pid) };
+        let pids = if is_one { (busy_pid, idle_pid) } else { (idle_pid, busy_pid) };
         if pids.0 == pids.1 || *seen.get_or_insert(pids) != pids {
             return Err(Error::new(ErrorKind::Unsupported, "a pooler lends this connection's session to others in between")
                 .with_store(settings.describe())

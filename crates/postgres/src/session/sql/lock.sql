@@ -146,6 +146,7 @@ BEGIN
   PERFORM pg_advisory_xact_lock({lock_space}(), 7);
   clock := extract(epoch FROM clock_timestamp()) * 1000000;
   IF (SELECT last_value FROM {token}) < greatest(started, clock - 1000000) THEN
-    PERFORM setval('{token}', clock);
+    -- A clock that was set back since the start does not take them along.
+    PERFORM setval('{token}', greatest(clock, started, (SELECT last_value FROM {token})));
   END IF;
 END $$;
