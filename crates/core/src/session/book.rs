@@ -19,6 +19,9 @@ pub(super) struct Seat<X> {
     pub(super) pen: Arc<tokio::sync::Mutex<()>>,
 }
 
+/// Some sessions.
+pub(super) type Seats<X> = Vec<Arc<Seat<X>>>;
+
 /// What the book knows of a session.
 struct Place<X> {
     seat: Arc<Seat<X>>,
@@ -220,7 +223,7 @@ impl<X: Session> Book<X> {
     }
 
     /// Sessions that nobody has used for long, which leave the book; and those that must make themselves heard to live on.
-    pub(super) fn idle(&mut self, now: Instant, all: bool) -> (Vec<Arc<Seat<X>>>, Vec<Arc<Seat<X>>>) {
+    pub(super) fn idle(&mut self, now: Instant, all: bool) -> (Seats<X>, Seats<X>) {
         let (mut close, mut ping) = (Vec::new(), Vec::new());
         self.places.retain(|place| {
             let is_vacant = place.names.is_empty() && !place.is_reserved;

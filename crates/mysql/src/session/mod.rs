@@ -16,6 +16,7 @@ use tenure_core::session::Sessions;
 use tenure_core::{Backend, Kind, MIN_TTL, Result};
 
 use crate::config::Settings;
+use crate::dialect::Dialect;
 
 /// What MySQL and MariaDB do by sessions.
 pub const SESSION_ABILITIES: Abilities = Abilities {
@@ -29,6 +30,11 @@ pub const SESSION_ABILITIES: Abilities = Abilities {
     delays: false,
     shortest_ttl: MIN_TTL,
 };
+
+/// What sessions need besides the tables of both ways, as MariaDB has it.
+pub(crate) fn statements(prefix: &str) -> Vec<String> {
+    texts::statements(prefix, Dialect::MariaDb)
+}
 
 /// Connects, once the tables are there.
 ///

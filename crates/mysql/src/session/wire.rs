@@ -70,7 +70,7 @@ impl Wire {
         let (over, mut cut) = (self.over.clone(), self.over.subscribe());
         let home = self.home.clone();
         let asking = async move {
-            let Some(open) = conn.as_mut().filter(|_| !*over.borrow()) else { return None };
+            let open = conn.as_mut().filter(|_| !*over.borrow())?;
             let answer = tokio::select! {
                 biased;
                 answer = read_all(open, &text) => Some(answer),
