@@ -25,6 +25,11 @@ pub(crate) trait Load: Clone + Send + Sync + 'static {
     fn name(&self) -> &LockName;
     fn lane<D: Desk>(inner: &Inner<D>) -> &Lane<Self>;
     fn send<'a, D: Desk>(desk: &'a D, loads: &'a [Self]) -> BoxFuture<'a, Answer<Vec<Self::Reply>>>;
+
+    /// They leave now, in this order, after all that left before.
+    fn leave<D: Desk>(inner: &Inner<D>, loads: &[Self]) {
+        let _ = (inner, loads);
+    }
 }
 
 impl Load for Asking {
@@ -40,6 +45,10 @@ impl Load for Asking {
 
     fn send<'a, D: Desk>(desk: &'a D, loads: &'a [Self]) -> BoxFuture<'a, Answer<Vec<Asked>>> {
         desk.ask(loads)
+    }
+
+    fn leave<D: Desk>(inner: &Inner<D>, loads: &[Self]) {
+        inner.ear.asked(loads.iter().map(|asking| asking.claim.id));
     }
 }
 
@@ -141,6 +150,7 @@ impl<D: Desk> Inner<D> {
         }
         let _turn = Turn::<D, L> { inner: self, sort: std::marker::PhantomData };
         let sent = Instant::now();
+        L::leave(self, std::slice::from_ref(load));
         let Said { now, value } = L::send(&self.desk, std::slice::from_ref(load)).await?;
         let value = value.into_iter().next().ok_or_else(too_few)?;
         Ok(Reply { sent, said: Said { now, value } })
@@ -152,6 +162,7 @@ impl<D: Desk> Inner<D> {
         while !next.is_empty() {
             let (loads, askers): (Vec<L>, Vec<_>) = next.into_iter().unzip();
             let sent = Instant::now();
+            L::leave(&self, &loads);
             match L::send(&self.desk, &loads).await {
                 Ok(Said { now, value }) => {
                     let mut values = value.into_iter();

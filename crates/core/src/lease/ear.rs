@@ -84,7 +84,7 @@ pub(crate) struct Ear {
 #[derive(Default)]
 struct Waits {
     waiters: HashMap<ClaimId, Waiter>,
-    /// The waiters of each name, in the order of asking.
+    /// The waiters of each name, in the order in which their asks left: so they stand in the server's line too.
     lines: HashMap<LockName, VecDeque<ClaimId>>,
     /// What this client holds, as far as this knows: the keeper knows better.
     held: HashSet<ClaimId>,
@@ -107,6 +107,8 @@ struct Waiter {
     due: Option<Instant>,
     /// When the server was last heard about it.
     heard: Instant,
+    /// Its ask has left, and it is among `lines`.
+    is_in_line: bool,
 }
 
 /// The last answer about a claim: when it was asked for, and when it was given by the server's clock.
@@ -172,11 +174,23 @@ impl Ear {
     pub(crate) fn expect(&self, name: &LockName, id: ClaimId, last: Option<Heard>) -> Expecting<'_> {
         let (verdict, waiting) = oneshot::channel();
         let now = Instant::now();
-        let waiter = Waiter { name: name.clone(), verdict, last, since: now, due: None, heard: now };
-        let mut waits = self.waits();
-        waits.waiters.insert(id, waiter);
-        waits.lines.entry(name.clone()).or_default().push_back(id);
+        let waiter = Waiter { name: name.clone(), verdict, last, since: now, due: None, heard: now, is_in_line: false };
+        self.waits().waiters.insert(id, waiter);
         Expecting { ear: self, id, verdict: waiting }
+    }
+
+    /// These asks leave now, in this order. One that leaves again may have been lost, and then stands behind.
+    pub(crate) fn asked(&self, ids: impl Iterator<Item = ClaimId>) {
+        let mut waits = self.waits();
+        let Waits { waiters, lines, .. } = &mut *waits;
+        for id in ids {
+            let Some(waiter) = waiters.get_mut(&id) else { continue }; // it does not wait
+            let line = lines.entry(waiter.name.clone()).or_default();
+            if std::mem::replace(&mut waiter.is_in_line, true) {
+                line.retain(|known| *known != id);
+            }
+            line.push_back(id);
+        }
     }
 
     /// It is in line, as of this answer.
@@ -214,6 +228,19 @@ impl Ear {
             drop(waits);
             self.ring_before(mail);
         }
+    }
+
+    /// A claim on the name was ended by this client: whoever of its own stands first may be in, and nobody tells it.
+    pub(crate) fn let_go(&self, name: &LockName) {
+        if self.is_told() {
+            return;
+        }
+        let mut waits = self.waits();
+        let Some(first) = waits.lines.get(name).and_then(|line| line.front().copied()) else { return };
+        let Some(due) = waits.waiters.get_mut(&first).and_then(|waiter| waiter.due.as_mut()) else { return };
+        *due = Instant::now();
+        drop(waits);
+        self.bell.notify_one();
     }
 
     /// There is something to tidy then.

@@ -204,6 +204,7 @@ impl<D: Desk> Inner<D> {
         }
         self.doubtful().remove(&id);
         self.ear.holds(id, false);
+        self.ear.let_go(name);
         self.is_loose(name);
         Ok(())
     }
