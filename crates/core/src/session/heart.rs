@@ -12,7 +12,7 @@ use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::book::{Seat, Shown, Stage};
+use super::book::{Entry, Seat, Shown, Stage};
 use super::{Inner, Listener, Server, Session};
 use crate::{Claim, Clock, Error, ErrorKind, Instant, Renewal, Result};
 
@@ -68,6 +68,8 @@ impl<S: Server> Inner<S> {
         }
         let mut book = self.book();
         let answer = |claim: &Claim| match book.entry(claim.id) {
+            // One that is being ended is not held any more, whatever its session says.
+            Some(Entry { stage: Stage::Unknown | Stage::Waiting, .. }) => Ok(Renewal::Lost),
             Some(entry) if heard.contains(&entry.seat.number) => {
                 if let Stage::Held { expires, .. } = &mut entry.stage {
                     *expires = (*expires).max(sent + claim.ttl);

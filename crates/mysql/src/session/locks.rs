@@ -50,7 +50,7 @@ impl Locks {
         match first {
             Some(0) => Ok(Tried::Busy),
             Some(got @ 1..) => {
-                let token = if self.dialect == Dialect::MySql { last(sets) } else { Some(got) };
+                let token = if sets.len() > 1 { last(sets) } else { Some(got) }; // drawn by a statement of its own, or with it
                 let token = token.and_then(|token| u64::try_from(token).ok()).ok_or_else(|| nonsense(doing))?;
                 Ok(Tried::Granted(Token::new(token)))
             }

@@ -23,6 +23,7 @@ use super::texts::{self, Texts};
 use super::wire::Wire;
 use crate::config::Settings;
 use crate::desk::Tables;
+use crate::dialect::Dialect;
 use crate::error;
 use crate::link::Rows;
 use crate::verbs::{ask_of, id, kind, number, text};
@@ -62,8 +63,7 @@ impl MySqlServer {
                 .with_store(self.settings.describe())
                 .with_hint("Two nodes would both grant the same lock. Use liveness=lease"));
         }
-        let now = last(&self.send("looking at the clock", self.texts.clock()).await?);
-        let seed = self.texts.seed(server.dialect, now.ok_or_else(|| nonsense("looking at the clock"))?);
+        let seed = self.seed(server.dialect).await?;
         if self.send("seeding tokens", seed.clone()).await.is_err() {
             for statement in texts::statements(&self.settings.prefix, server.dialect) {
                 self.send("making what sessions need", statement).await?;
@@ -74,12 +74,21 @@ impl MySqlServer {
         Ok(())
     }
 
+    /// What sees to it that tokens are not behind the server's clock.
+    async fn seed(&self, dialect: Dialect) -> Answer<String> {
+        let now = last(&self.send("looking at the clock", self.texts.clock()).await?);
+        Ok(self.texts.seed(dialect, now.ok_or_else(|| nonsense("looking at the clock"))?))
+    }
+
     async fn send(&self, doing: &str, text: String) -> Answer<Rows> {
         self.desk.asks.send(doing, |_| text).await
     }
 
     async fn open_session(&self, idle: Duration) -> Answer<Arc<Locks>> {
         let dialect = self.desk.asks.server().await?.dialect;
+        // A server that was started anew may have forgotten tokens.
+        let seed = self.seed(dialect).await?;
+        self.send("seeding tokens", seed).await?;
         let failed = |failure| error::explain_connect(failure, &self.settings);
         let opening = async {
             let mut conn = Conn::new(self.settings.options().map_err(error::refused)?).await.map_err(failed)?;

@@ -102,7 +102,7 @@ impl Texts {
             "INSERT INTO {p}session (conn, id, name, kind, client, ttl, since, pid, host, note) \
              VALUES (CONNECTION_ID(), {id}, {name}, {kind}, {client}, {ttl}, {NOW}, {pid}, {host}, {note}) \
              ON DUPLICATE KEY UPDATE since = since; \
-             SELECT CASE GET_LOCK({key}, {seconds}) WHEN 1 THEN {token} + 0 * GET_LOCK({mark}, 0) WHEN 0 THEN 0 END{drawn}",
+             SELECT CASE GET_LOCK({key}, {seconds}) WHEN 1 THEN 1 + 0 * GET_LOCK({mark}, 0) WHEN 0 THEN 0 END{drawn}",
             p = self.prefix,
             id = hex(claim.id.as_bytes()),
             name = hex(claim.name.as_str().as_bytes()),
@@ -110,9 +110,15 @@ impl Texts {
             pid = claim.origin.pid,
             host = hex(claim.origin.host.as_bytes()),
             note = hex(claim.note.as_str().as_bytes()),
-            token = self.token(dialect),
             mark = self.mark(&key, kind),
-            drawn = self.drawn(dialect, &key),
+            drawn = match dialect {
+                // Not in the statement that waits: it would have the sequence open all the while, and whoever flushes or backs up
+                // would wait for it, and every write of the server for them.
+                Dialect::MariaDb => {
+                    format!("; SELECT {} FROM DUAL WHERE IS_USED_LOCK({key}) = CONNECTION_ID()", self.token(dialect))
+                }
+                Dialect::MySql => self.drawn(dialect, &key),
+            },
         )
     }
 
