@@ -18,6 +18,9 @@ use super::wire::Wire;
 use crate::schema::Layout;
 use crate::verbs::{self, Garbled, kind_code, micros};
 
+/// A ping that is not answered by then may wait for a runtime that stands still.
+const SOON: Duration = Duration::from_millis(5);
+
 /// The statements, with the tables' names in them.
 pub(super) struct Statements {
     attempt: String,
@@ -88,13 +91,13 @@ impl Advisory {
         let prepared = async {
             // All in one flight.
             tokio::try_join!(
-                wire.client.batch_execute(&settings),
-                wire.client.prepare_typed(&statements.attempt, &[Type::TEXT, Type::INT4, Type::BOOL]),
-                wire.client
+                wire.client().batch_execute(&settings),
+                wire.client().prepare_typed(&statements.attempt, &[Type::TEXT, Type::INT4, Type::BOOL]),
+                wire.client()
                     .prepare_typed(&statements.unlock, &[Type::TEXT, Type::INT4, Type::BOOL, Type::BYTEA, Type::BOOL]),
-                wire.client.prepare(&statements.ping),
-                wire.client.query_typed_one("SELECT pg_backend_pid()", &[]),
-                wire.client.batch_execute(&statements.begin),
+                wire.client().prepare(&statements.ping),
+                wire.client().query_typed_one("SELECT pg_backend_pid()", &[]),
+                wire.client().batch_execute(&statements.begin),
             )
         };
         let prepared = prepared.await;
@@ -105,11 +108,11 @@ impl Advisory {
     }
 
     async fn run(&self, sql: &str, params: &[(&(dyn ToSql + Sync), Type)], doing: &str) -> Answer<Vec<Row>> {
-        self.wire.client.query_typed(sql, params).await.map_err(|error| self.wire.failed(error, doing))
+        self.wire.client().query_typed(sql, params).await.map_err(|error| self.wire.failed(error, doing))
     }
 
     async fn number(&self, statement: &Statement, params: &[&(dyn ToSql + Sync)], doing: &str) -> Answer<i64> {
-        let row = self.wire.client.query_one(statement, params).await.map_err(|error| self.wire.failed(error, doing))?;
+        let row = self.wire.used().query_one(statement, params).await.map_err(|error| self.wire.failed(error, doing))?;
         row.try_get(0).map_err(|error| self.wire.failed(error, doing))
     }
 
@@ -141,7 +144,7 @@ impl Advisory {
         // In one flight, and two transactions: what is not committed nobody sees.
         let doing = "waiting for a lock";
         let queued = self.run(&self.statements.queue, &queue, doing);
-        let waited = self.wire.client.query_typed(&self.statements.wait, &wait);
+        let waited = self.wire.client().query_typed(&self.statements.wait, &wait);
         let (queued, waited) = tokio::join!(queued, waited);
         match waited {
             Ok(rows) => {
@@ -192,7 +195,7 @@ impl Session for Advisory {
             let (kind, shared) = (i32::from(kind_code(claim.kind)), held.mode == Mode::Shared);
             let (name, id) = (claim.name.as_str(), &claim.id.as_bytes()[..]);
             let params: [&(dyn ToSql + Sync); 5] = [&name, &kind, &shared, &id, &held.shown];
-            let row = self.wire.client.query_one(&self.unlock, &params).await;
+            let row = self.wire.used().query_one(&self.unlock, &params).await;
             match row.and_then(|row| row.try_get::<_, bool>(0)) {
                 Ok(true) => Ok(()),
                 Ok(false) => Err(garbled("unlocking")),
@@ -263,7 +266,15 @@ impl Session for Advisory {
 
     fn ping(&self) -> BoxFuture<'_, Answer<Vec<(ClaimId, Notice)>>> {
         Box::pin(async move {
-            let rows = self.wire.client.query(&self.ping, &[]).await;
+            let asking = self.wire.client().query(&self.ping, &[]);
+            tokio::pin!(asking);
+            let rows = match tokio::time::timeout(SOON, &mut asking).await {
+                Ok(rows) => rows,
+                Err(_) => {
+                    self.wire.go_home();
+                    asking.await
+                }
+            };
             let rows = rows.map_err(|error| self.wire.failed(error, "renewing"))?;
             mail(&rows).map_err(|Garbled| garbled("renewing"))
         })

@@ -39,16 +39,16 @@ pub(super) async fn refuse_pooler(one: &Wire, other: &Wire, settings: &Settings)
 }
 
 async fn begin(wire: &Wire) -> Result<()> {
-    Ok(wire.client.batch_execute("BEGIN").await.map_err(|error| wire.failed(error, "looking for a pooler"))?)
+    Ok(wire.client().batch_execute("BEGIN").await.map_err(|error| wire.failed(error, "looking for a pooler"))?)
 }
 
 async fn end(wire: &Wire) -> Result<()> {
-    Ok(wire.client.batch_execute("COMMIT").await.map_err(|error| wire.failed(error, "looking for a pooler"))?)
+    Ok(wire.client().batch_execute("COMMIT").await.map_err(|error| wire.failed(error, "looking for a pooler"))?)
 }
 
 /// By the simple protocol, which every pooler understands.
 async fn pid(wire: &Wire) -> Result<i32> {
-    let said = wire.client.simple_query("SELECT pg_backend_pid()").await;
+    let said = wire.client().simple_query("SELECT pg_backend_pid()").await;
     let said = said.map_err(|error| wire.failed(error, "looking for a pooler"))?;
     let text = said.iter().find_map(|message| match message {
         tokio_postgres::SimpleQueryMessage::Row(row) => row.get(0),

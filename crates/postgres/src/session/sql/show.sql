@@ -4,38 +4,55 @@ CREATE OR REPLACE FUNCTION {session_view}(of_names text[]) RETURNS TABLE (
   name text, granted boolean, pid integer, id bytea, kind smallint, shared boolean, token bigint, age bigint, left_of_it bigint,
   os_pid bigint, host text, note text, asked_pid bigint, asked_host text, asked_reason text
 ) LANGUAGE sql STABLE AS $$
-  SELECT n, l.granted, l.pid, s.id, s.kind, l.shared, s.token,
+  -- All locks are looked at once, however many names there are.
+  WITH locks AS MATERIALIZED (
+    SELECT l.classid::bigint << 32 | l.objid::bigint AS key, l.pid, bool_and(l.mode = 'ShareLock') AS shared,
+           bool_or(l.granted) AS granted, min(l.waitstart) AS waits
+      FROM pg_locks l
+     WHERE l.locktype = 'advisory' AND l.objsubid = 1
+       AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+     GROUP BY 1, 2
+  ), names AS MATERIALIZED (
+    SELECT n, {lock_key}(n) AS key FROM unnest(of_names) n
+  )
+  SELECT n.n, l.granted, l.pid, s.id, s.kind, l.shared, s.token,
          (extract(epoch FROM clock_timestamp() - s.since) * 1000000)::bigint,
          greatest(s.ttl - coalesce((extract(epoch FROM clock_timestamp() - a.state_change) * 1000000)::bigint, 0), 0),
          s.os_pid, s.host, s.note, s.asked_pid, s.asked_host, s.asked_reason
-    FROM unnest(of_names) n
-    CROSS JOIN LATERAL {locks_of}({lock_key}(n)) l
-    LEFT JOIN {session} s ON s.pid = l.pid AND s.name = n
+    FROM names n
+    JOIN locks l ON l.key = n.key
+    LEFT JOIN {session} s ON s.pid = l.pid AND s.name = n.n
     LEFT JOIN pg_stat_activity a ON a.pid = l.pid
-   ORDER BY n COLLATE "C", l.granted DESC, s.token, l.waits, s.since
+   ORDER BY n.n COLLATE "C", l.granted DESC, s.token, l.waits, s.since
 $$;
 
 -- Names in use, in order.
 CREATE OR REPLACE FUNCTION {session_names}(beginning text, later_than text, at_most bigint) RETURNS SETOF text
 LANGUAGE sql STABLE AS $$
-  SELECT DISTINCT s.name COLLATE "C"
-    FROM {session} s
-    JOIN pg_locks l ON l.pid = s.pid AND l.locktype = 'advisory' AND l.objsubid = 1
-     AND l.classid::bigint = ({lock_key}(s.name) >> 32) & 4294967295 AND l.objid::bigint = {lock_key}(s.name) & 4294967295
-   WHERE starts_with(s.name, beginning) AND (later_than IS NULL OR s.name > later_than)
-   ORDER BY 1
-   LIMIT at_most
+  WITH locks AS MATERIALIZED (
+    SELECT l.classid::bigint << 32 | l.objid::bigint AS key, l.pid
+      FROM pg_locks l
+     WHERE l.locktype = 'advisory' AND l.objsubid = 1
+  ), shown AS MATERIALIZED (
+    SELECT s.name, s.pid, {lock_key}(s.name) AS key
+      FROM {session} s
+     WHERE starts_with(s.name, beginning) AND (later_than IS NULL OR s.name > later_than)
+  )
+  SELECT DISTINCT s.name COLLATE "C" FROM shown s JOIN locks l ON l.key = s.key AND l.pid = s.pid ORDER BY 1 LIMIT at_most
 $$;
 
 -- How many hold something that is not shown yet.
 CREATE OR REPLACE FUNCTION {session_unshown}() RETURNS bigint LANGUAGE sql STABLE AS $$
-  SELECT count(*)
-    FROM pg_locks m
-   WHERE m.locktype = 'advisory' AND m.granted AND m.objsubid = 2 AND m.objid::bigint <> 7
-     AND m.classid::bigint = {lock_space}()::bigint & 4294967295
-     AND m.database = (SELECT oid FROM pg_database WHERE datname = current_database())
-     AND NOT EXISTS (SELECT FROM {session} s WHERE s.pid = m.pid AND s.token IS NOT NULL
-                        AND {lock_mark}({lock_key}(s.name), s.kind) = m.objid::bigint)
+  WITH marks AS MATERIALIZED (
+    SELECT m.pid, m.objid::bigint AS mark
+      FROM pg_locks m
+     WHERE m.locktype = 'advisory' AND m.granted AND m.objsubid = 2 AND m.objid::bigint <> 7
+       AND m.classid::bigint = {lock_space}()::bigint & 4294967295
+       AND m.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+  ), shown AS MATERIALIZED (
+    SELECT s.pid, {lock_mark}({lock_key}(s.name), s.kind)::bigint AS mark FROM {session} s WHERE s.token IS NOT NULL
+  )
+  SELECT count(*) FROM marks m LEFT JOIN shown s ON s.pid = m.pid AND s.mark = m.mark WHERE s.pid IS NULL
 $$;
 
 -- Leaves a request with every holder to let go, and tells their clients. How many.
