@@ -2,6 +2,7 @@
 //!
 //! - `support`: a store, a started `tenure`, and ways to wait
 //! - `counter`: many processes, one file, and no update lost
+//! - `databases`: schema, migrate, and rights
 //! - `exits`: exit codes, and what the command is told
 //! - `kinds`: writers, readers, permits, fairness, and names in use as another kind
 //! - `signals`: `kill`, while waiting and while holding; children that ignore, fork and hide
@@ -11,6 +12,7 @@
 //! - `input`: what is refused, and leaves nothing behind
 
 mod counter;
+mod databases;
 mod exits;
 mod input;
 mod kinds;

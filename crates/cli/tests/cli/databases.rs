@@ -1,0 +1,107 @@
+//! schema and migrate, and a database whose users may not make tables.
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use tenure_testkit::servers::mariadb::MariaDb;
+use tenure_testkit::servers::postgres::Postgres;
+
+use crate::support::{Ended, Running, Store, TENURE};
+
+/// `tenure ARGS` with this store, to its end.
+fn tenure(url: &str, args: &[&str]) -> Ended {
+    let mut command = Command::new(TENURE);
+    command.args(args).env("TENURE_STORE", url).env_remove("TENURE_STORE_FILE");
+    Running::start(command).end()
+}
+
+/// What `tenure schema` prints for the app's own user: the GRANTs stand in it as comments.
+fn grants(schema: &str) -> Vec<String> {
+    let lines = schema.lines().filter_map(|line| line.trim_start_matches('-').trim().strip_suffix(';'));
+    lines.filter(|line| line.starts_with("GRANT ")).map(str::to_owned).collect()
+}
+
+/// Feeds a script to a database's own client, as a DBA would.
+fn apply(mut client: Command, script: &str) {
+    let mut client = client.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect("the client is installed");
+    client.stdin.take().unwrap().write_all(script.as_bytes()).unwrap();
+    assert!(client.wait().unwrap().success(), "the schema can be applied as it is printed");
+}
+
+/// The whole way of a careful DBA: nobody may make tables, the schema is read and applied, the app gets what it names.
+fn careful(own: &str, apps: &str, grant: impl Fn(&str), client: Command) {
+    let refused = tenure(apps, &["run", "x", "--", "true"]);
+    assert_eq!(refused.code(), 125, "{}", refused.stderr);
+    for word in ["tenure migrate", "tenure schema"] {
+        assert!(refused.stderr.contains(word), "says what to do: {}", refused.stderr);
+    }
+    let schema = tenure(own, &["schema"]);
+    assert_eq!(schema.code(), 0, "{}", schema.stderr);
+    apply(client, &schema.stdout);
+    let granted = grants(&schema.stdout);
+    assert!(!granted.is_empty(), "the schema says which rights its users need:\n{}", schema.stdout);
+    granted.iter().for_each(|line| grant(line));
+    for args in [
+        &["run", "x", "--", "sh", "-c", "test -n \"$TENURE_TOKEN\""][..],
+        &["run", "-s", "x", "--", "true"],
+        &["run", "--permits", "2", "y", "--", "true"],
+        &["ls"],
+    ] {
+        let ran = tenure(apps, args);
+        assert_eq!(ran.code(), 0, "{args:?}: {}{}", ran.stdout, ran.stderr);
+    }
+    let examined = tenure(apps, &["doctor"]); // a server for tests is bad in other ways: it does not wait for its disk
+    assert!(examined.stdout.lines().any(|line| line.starts_with("good\trights")), "{}", examined.stdout);
+    let again = tenure(own, &["migrate"]);
+    assert_eq!(again.code(), 0, "it can be done again: {}", again.stderr);
+    assert_eq!(tenure(apps, &["run", "x", "--", "true"]).code(), 0);
+}
+
+#[test]
+fn postgresql_with_an_app_that_may_not_make_tables() {
+    let server = Postgres::shared();
+    server.create_database("careful");
+    server.sql("CREATE ROLE app LOGIN");
+    let sql = |line: &str| {
+        let mut session = server.session_in("careful").unwrap();
+        session.sql(line).unwrap_or_else(|error| panic!("{line}: {error}"));
+    };
+    sql("REVOKE CREATE ON SCHEMA public FROM PUBLIC");
+    let mut psql = Command::new("psql");
+    psql.args(["-qX1", "-v", "ON_ERROR_STOP=1", "-d"]).arg(server.url_as("postgres", "", "careful"));
+    careful(&server.url_as("postgres", "", "careful"), &server.url_as("app", "", "careful"), sql, psql);
+}
+
+#[test]
+fn mariadb_with_an_app_that_may_not_make_tables() {
+    let server = MariaDb::shared();
+    server.create_database("careful");
+    server.sql("CREATE USER app@'%'");
+    let sql = |line: &str| {
+        let mut session = server.session_in("careful").unwrap();
+        let line = line.replace(" TO APP", " TO app@'%'");
+        session.sql(&line).unwrap_or_else(|error| panic!("{line}: {error}"));
+    };
+    sql("GRANT USAGE ON *.* TO app@'%'");
+    let mut client = Command::new("mariadb");
+    client
+        .args(["--no-defaults", "--user=root", "--host=127.0.0.1", "--port"])
+        .arg(server.port().to_string())
+        .arg("careful");
+    careful(&server.url_as("root", "", "careful"), &server.url_as("app", "", "careful"), sql, client);
+}
+
+#[test]
+fn stores_without_a_schema_say_so() {
+    let store = Store::new();
+    for command in ["schema", "migrate"] {
+        let refused = store.tenure([command]);
+        assert_eq!(refused.code(), 125);
+        assert!(refused.stderr.contains("no schema"), "{}", refused.stderr);
+        let mut plain = Command::new(TENURE);
+        plain.arg(command).env_remove("TENURE_STORE").env_remove("TENURE_STORE_FILE");
+        let refused = Running::start(plain).end();
+        assert_eq!(refused.code(), 125);
+        assert!(refused.stderr.contains("--store postgres://"), "{}", refused.stderr);
+    }
+}
