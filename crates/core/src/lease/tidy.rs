@@ -12,6 +12,8 @@ use crate::{Instant, LockName, Result};
 const EVERY: u32 = 256;
 /// How many names it looks at.
 const AT_ONCE: usize = 64;
+/// How many idle names are removed together: each is a lock or two in the server until all of them are.
+const TOGETHER: usize = 256;
 
 /// Names that may be idle.
 #[derive(Default)]
@@ -50,8 +52,10 @@ impl<D: Desk> Inner<D> {
         if let Some(next) = next {
             self.ear.chores_at(next + QUIET * 2);
         }
-        if !names.is_empty() && self.desk.tidy(&names).await.is_err() {
-            names.iter().for_each(|name| self.is_loose(name)); // nothing hurts meanwhile: later, then
+        for names in names.chunks(TOGETHER) {
+            if self.desk.tidy(names).await.is_err() {
+                names.iter().for_each(|name| self.is_loose(name)); // nothing hurts meanwhile: later, then
+            }
         }
     }
 
@@ -72,10 +76,13 @@ impl<D: Desk> Inner<D> {
     /// The client is about to end: what it leaves in the store besides its holds goes now.
     pub(crate) async fn leave(&self) -> Result<()> {
         let (names, _) = self.loose.take(Instant::NEVER);
+        let mut left = names.as_slice();
         let mut tries = Tries::of(&self.desk);
         loop {
-            match tries.limit(self.desk.leave(&names)).await {
-                Ok(_) => return Ok(()),
+            let (names, others) = left.split_at(left.len().min(TOGETHER));
+            match tries.limit(self.desk.leave(names)).await {
+                Ok(_) if others.is_empty() => return Ok(()),
+                Ok(_) => left = others,
                 Err(failure) if tries.again(&failure).await => {}
                 Err(failure) => return Err(failure.error),
             }

@@ -85,6 +85,9 @@ impl<D: Desk> Inner<D> {
                     pace = (pace * 3 / 2).min(LATER);
                     Clock::Boot.sleep_until(next.min(deadline)).await;
                     if Instant::now() >= deadline {
+                        if self.doubtful().contains(&claim.id) {
+                            self.end(&claim.name, claim.id, Duration::ZERO).await?;
+                        }
                         return Ok(None);
                     }
                     continue;
@@ -132,7 +135,8 @@ impl<D: Desk> Inner<D> {
                 }
                 Asked::Busy | Asked::Locked => {
                     let outcome = if value == Asked::Busy { Outcome::Busy } else { Outcome::Locked };
-                    if !doubt.answered() {
+                    let waits = queue && value == Asked::Locked; // then it is asked again, and finds what a late copy was given
+                    if !doubt.answered() && !waits {
                         // Another copy of the ask may still arrive, and nobody would know of its grant.
                         self.end(&claim.name, claim.id, Duration::ZERO).await?;
                         return Ok(Outcome::Busy);
@@ -263,7 +267,8 @@ impl<D: Desk> Inner<D> {
             self.touch(beat, &[]).await;
         }
         if chores {
-            self.do_chores().await;
+            let inner = Arc::clone(self);
+            self.spawn(async move { inner.do_chores().await }); // the heart does not wait for what nobody waits for
         }
     }
 

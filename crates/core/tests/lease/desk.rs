@@ -1,7 +1,7 @@
 //! A server in this process that keeps the line with core's own [`Record`], and a network to it that can be bad: what the
 //! client's side of the lease stores is tested with before any real server is.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
@@ -32,6 +32,17 @@ pub(crate) struct Server {
     weather: Weather,
     state: Mutex<State>,
     requests: AtomicU64,
+    /// What becomes of the next asks, before the server sees any.
+    pub(crate) next: Mutex<VecDeque<Fortune>>,
+}
+
+/// What may become of an ask.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Fortune {
+    /// It is lost, and nobody knows.
+    Lost,
+    /// Somebody's transaction has the name.
+    Locked,
 }
 
 #[derive(Default)]
@@ -47,7 +58,7 @@ struct State {
 
 impl Server {
     pub(crate) fn new(weather: Weather) -> Arc<Self> {
-        Arc::new(Server { weather, state: Mutex::default(), requests: AtomicU64::new(0) })
+        Arc::new(Server { weather, state: Mutex::default(), requests: AtomicU64::new(0), next: Mutex::default() })
     }
 
     pub(crate) fn desk(self: &Arc<Self>) -> RecordDesk {
@@ -228,6 +239,11 @@ impl Desk for RecordDesk {
 
     fn ask<'a>(&'a self, asks: &'a [Asking]) -> BoxFuture<'a, Answer<Vec<Asked>>> {
         assert!(asks.is_sorted_by(|one, other| one.claim.name <= other.claim.name), "in the order of their names");
+        match self.server.next.lock().unwrap().pop_front() {
+            Some(Fortune::Lost) => return Box::pin(async { Err(broken(Fate::Unknown)) }),
+            Some(Fortune::Locked) => return self.once(move |_, _, _| vec![Asked::Locked; asks.len()]),
+            None => {}
+        }
         self.request(move |server, state, at| asks.iter().map(|ask| ask_one(self.client, server, state, at, ask)).collect())
     }
 
