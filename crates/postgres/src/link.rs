@@ -10,7 +10,7 @@
 //! attempt the next one waits a while, longer each time and at random, so that a restarted server is not stormed.
 
 use std::future::poll_fn;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::ready;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use tenure_core::lease::{Failure, Listener};
 use tenure_core::{Address, Clock, Error, ErrorKind, Instant};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::runtime::{Handle, RuntimeFlavor};
-use tokio_postgres::{AsyncMessage, CancelToken, Client, Connection, NoTls, Row};
+use tokio_postgres::{AsyncMessage, Client, Connection, NoTls, Row};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::config::Settings;
@@ -55,6 +55,8 @@ struct Way {
     listener: Arc<dyn Listener>,
     /// The next connection lives on the keeper's runtime, if there is one.
     homeward: Arc<AtomicBool>,
+    /// Which server is tried first.
+    first: Arc<AtomicUsize>,
 }
 
 /// What came of the last attempts to connect.
@@ -88,7 +90,7 @@ impl Link {
     /// `home`: its connections live on the keeper's runtime from the start.
     pub(crate) fn new(settings: &Arc<Settings>, listener: &Arc<dyn Listener>, home: bool) -> Self {
         let (settings, listener) = (Arc::clone(settings), Arc::clone(listener));
-        let way = Way { settings, listener, homeward: Arc::new(AtomicBool::new(home)) };
+        let way = Way { settings, listener, homeward: Arc::new(AtomicBool::new(home)), first: Arc::default() };
         Link { way, current: Mutex::default(), connecting: tokio::sync::Mutex::default() }
     }
 
@@ -147,14 +149,22 @@ impl Link {
 }
 
 impl Way {
-    /// Tries the servers in turn until one is the primary.
+    /// Tries the servers in turn until one is the primary. A host that is gone says nothing: it may not take all the time there is
+    /// from the others, and whoever gives up while it is tried begins with the next one when it comes again.
     async fn connect(&self, pushes: Arc<dyn Pushes>) -> Result<(Arc<Live>, Instant), Failure> {
+        let servers = &self.settings.servers;
+        let limit = self.settings.connect_limit / servers.len() as u32;
+        let first = self.first.load(Ordering::Relaxed);
         let mut failed: Option<Failure> = None;
-        for address in &self.settings.servers {
-            let limit = self.settings.connect_limit;
+        for place in (first..first + servers.len()).map(|place| place % servers.len()) {
+            let address = &servers[place];
+            self.first.store(place + 1, Ordering::Relaxed);
             let attempt = tokio::time::timeout(limit, self.connect_to(address, Arc::clone(&pushes))).await;
-            match attempt.unwrap_or_else(|_| Err(self.slow(address))) {
-                Ok(made) => return Ok(made),
+            match attempt.unwrap_or_else(|_| Err(self.slow(address, limit))) {
+                Ok(made) => {
+                    self.first.store(place, Ordering::Relaxed);
+                    return Ok(made);
+                }
                 // What somebody must act on is told rather than that a standby is one.
                 Err(failure) => match &failed {
                     Some(known) if !known.again || failure.again => {}
@@ -206,14 +216,13 @@ impl Way {
         Ok((Arc::new(live), sent))
     }
 
-    fn slow(&self, address: &Address) -> Failure {
+    fn slow(&self, address: &Address, limit: Duration) -> Failure {
         refused(
-            Error::new(
-                ErrorKind::Unavailable,
-                format!("{address} did not let us in within {:?}", self.settings.connect_limit),
-            )
-            .with_store(self.settings.describe())
-            .with_hint("Is it reachable from here, and is nothing keeping it busy? A pooler may have no connection free"),
+            Error::new(ErrorKind::Unavailable, format!("{address} did not let us in within {limit:?}"))
+                .with_store(self.settings.describe())
+                .with_hint(
+                    "Is it reachable from here, and is nothing keeping it busy? A pooler may have no connection free",
+                ),
         )
     }
 
@@ -235,15 +244,10 @@ impl Live {
         !self.is_given_up.load(Ordering::Acquire) && !self.client.is_closed()
     }
 
-    /// Uses it no more: what was sent through it may or may not be executed.
+    /// Uses it no more: what was sent through it may or may not be executed. Nothing is cancelled: a pooler may have lent its
+    /// server's connection to somebody else by then (and PgBouncer 1.18 was seen to end with it).
     pub(crate) fn give_up(&self) {
-        if !self.is_given_up.swap(true, Ordering::AcqRel) && !self.client.is_closed() {
-            // Whatever it is stuck in must not pile up in the server while we come again on new connections.
-            let (token, settings) = (self.client.cancel_token(), Arc::clone(&self.settings));
-            if let Ok(runtime) = Handle::try_current() {
-                runtime.spawn(async move { tokio::time::timeout(ANSWER_LIMIT, cancel(token, &settings)).await });
-            }
-        }
+        self.is_given_up.store(true, Ordering::Release);
     }
 
     /// Gives it up if nothing at all was heard since then: a connection that answered somebody else is not stuck.
@@ -280,7 +284,7 @@ impl Live {
                 self.has_answered();
                 let (failure, after) = explain(error, Some(&self.address), &self.settings, doing);
                 if after == After::Over {
-                    self.is_given_up.store(true, Ordering::Release);
+                    self.give_up();
                 }
                 Err(failure)
             }
@@ -364,18 +368,6 @@ struct Deaf;
 impl Pushes for Deaf {
     fn said(&self, _: &str, _: &str) {}
     fn over(&self) {}
-}
-
-async fn cancel(token: CancelToken, settings: &Settings) {
-    // Whether it came too late or not at all is all the same here.
-    match &settings.tls {
-        None => drop(token.cancel_query(NoTls).await),
-        Some(tls) => {
-            if let Ok(config) = tenure_tls::client_config(tls) {
-                drop(token.cancel_query(MakeRustlsConnect::new((*config).clone())).await);
-            }
-        }
-    }
 }
 
 async fn lookup(address: &Address) -> std::io::Result<std::net::IpAddr> {

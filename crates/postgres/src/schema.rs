@@ -107,7 +107,8 @@ impl Layout {
         );
         // Asking for a schema that is there already would need the right to make one.
         text += &format!(
-            "DO $$ BEGIN\n  IF to_regnamespace('{schema}') IS NULL THEN\n    CREATE SCHEMA \"{schema}\";\n  END IF;\nEND $$;\n\n"
+            "DO $$ BEGIN\n  IF to_regnamespace('{schema}') IS NULL THEN\n    CREATE SCHEMA \"{schema}\";\n  END IF;\n\
+             EXCEPTION WHEN unique_violation OR duplicate_schema THEN NULL; -- somebody was faster\nEND $$;\n\n"
         );
         for part in SQL.into_iter().chain([TIDY]) {
             text += &self.fill(part);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use tenure_core::{Backend, Client};
 use tenure_testkit::servers::postgres::{BouncerOptions, PgBouncer, PoolMode, Postgres, PostgresOptions};
-use tenure_testkit::{eventually, in_time};
+use tenure_testkit::{eventually, eventually_async, in_time};
 use tokio::task::JoinSet;
 
 const LONG: Duration = Duration::from_secs(30);
@@ -174,4 +174,51 @@ async fn what_is_over_goes() {
     visitor.mutex("y").unwrap().lock().await.unwrap().release().await.unwrap();
     let left = "SELECT (SELECT count(*) FROM tenure_mark) + (SELECT count(*) FROM tenure_client) + (SELECT count(*) FROM tenure_mail)";
     eventually("nothing is left", || postgres.sql(left) == [["0"]]).await;
+}
+
+/// A host that is gone says nothing at all. Whoever names it first still finds the server behind it, well within the time that
+/// an answer may take, and keeps what it holds there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_silent_host_does_not_hide_the_next_one() {
+    let postgres = Postgres::start(PostgresOptions::new());
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap(); // the kernel says hello, and nobody anything more
+    let address = postgres.address().to_string();
+    let url = postgres.url().replacen(&address, &format!("{},{address}", silent.local_addr().unwrap()), 1);
+    let client = client(&format!("{url}?connect_limit=2s&answer_limit=2s")).await;
+    let mutex = client.mutex("x").unwrap().ttl(LONG).unwrap();
+    eventually_async("it gets in", || async { mutex.try_lock().await.is_ok_and(|held| held.is_some()) }).await;
+}
+
+/// However many names were let go of at once, they go in parts: each of them takes room in a table that all of the server's
+/// transactions share.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_idle_names_go_in_parts() {
+    let postgres = Postgres::start(PostgresOptions::new().max_connections(20).set("max_locks_per_transaction", "10"));
+    let client = client(&postgres.url()).await;
+    let mut tasks = JoinSet::new();
+    for task in 0..64 {
+        let client = client.clone();
+        tasks.spawn(async move {
+            for name in 0..50 {
+                let mutex = client.mutex(format!("{task}/{name}")).unwrap().ttl(LONG).unwrap();
+                mutex.lock().await.unwrap().release().await.unwrap();
+            }
+        });
+    }
+    in_time("all were in", tasks.join_all()).await;
+    eventually("all are gone", || postgres.sql("SELECT count(*) FROM tenure_name") == [["0"]]).await;
+    assert!(!postgres.log().contains("out of shared memory"), "{}", postgres.log());
+}
+
+/// Making the tables again waits for nobody, so that nobody waits behind it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn migrating_again_is_in_nobodys_way() {
+    let postgres = Postgres::start(PostgresOptions::new());
+    let client = client(&postgres.url()).await;
+    let mut open = postgres.session().unwrap();
+    open.sql("BEGIN").unwrap();
+    open.sql("DELETE FROM tenure_ticket WHERE false").unwrap(); // as whoever locks in a transaction may
+    in_time("done", tenure_postgres::migrate(&postgres.url().parse().unwrap())).await.unwrap();
+    client.mutex("x").unwrap().lock().await.unwrap().release().await.unwrap();
+    open.sql("COMMIT").unwrap();
 }

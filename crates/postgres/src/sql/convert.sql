@@ -16,7 +16,13 @@ DECLARE
   answer bigint[];
 BEGIN
   IF NOT pg_try_advisory_xact_lock_shared({key}(of_name)) THEN
-    RETURN ARRAY[{clock}()]; -- whoever has it found no hold
+    -- Whoever has it found no hold; or is about to find ours, and to let go again.
+    IF EXISTS (
+      SELECT FROM {ticket} WHERE id = of_id AND name = of_name AND NOT waiting AND NOT closing AND expires > {clock}()
+    ) THEN
+      RAISE lock_not_available; -- tried again
+    END IF;
+    RETURN ARRAY[{clock}()];
   END IF;
   SELECT * INTO n FROM {name} WHERE name = of_name FOR UPDATE;
   IF NOT FOUND THEN

@@ -44,8 +44,16 @@ CREATE TABLE IF NOT EXISTS {ticket} (
   asked_host text,
   asked_reason text
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, vacuum_truncate = off);
-CREATE INDEX IF NOT EXISTS {PREFIX}ticket_line ON {ticket} (name, waiting, seq);
-CREATE INDEX IF NOT EXISTS {PREFIX}ticket_client ON {ticket} (client) WHERE waiting;
+-- Asked for only if they are not there: even where there is nothing to do, CREATE INDEX waits for all who write to the table,
+-- and every verb would wait behind it for somebody's long transaction.
+DO $$ BEGIN
+  IF to_regclass('{ticket_line}') IS NULL THEN
+    CREATE INDEX {PREFIX}ticket_line ON {ticket} (name, waiting, seq);
+  END IF;
+  IF to_regclass('{ticket_client}') IS NULL THEN
+    CREATE INDEX {PREFIX}ticket_client ON {ticket} (client) WHERE waiting;
+  END IF;
+END $$;
 
 -- One row for each client that waits: its waiters are alive while it is.
 CREATE TABLE IF NOT EXISTS {client} (
