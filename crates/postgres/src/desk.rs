@@ -114,13 +114,16 @@ impl PostgresDesk {
     }
 }
 
-/// Gives a connection up unless what it carried was answered.
-struct UntilAnswered<'a>(Option<&'a Live>);
+/// Gives a connection up that was silent since then, unless what it carried is answered.
+struct UntilAnswered<'a> {
+    live: Option<&'a Live>,
+    since: Instant,
+}
 
 impl Drop for UntilAnswered<'_> {
     fn drop(&mut self) {
-        if let Some(live) = self.0 {
-            live.give_up_if_silent_since(Instant::NEVER);
+        if let Some(live) = self.live {
+            live.give_up_if_silent_since(self.since);
         }
     }
 }
@@ -188,10 +191,10 @@ impl Desk for PostgresDesk {
         Box::pin(async move {
             let shared = self.shared();
             let live = shared.keep.live().await?;
-            let mut guard = UntilAnswered(Some(&live));
+            let mut guard = UntilAnswered { live: Some(&live), since: Instant::NEVER }; // whatever else it answers
             let request = shared.verbs.renew(claims.iter().map(|claim| claim.id));
             let answer = shared.on(&live, request, "renewing locks", |rows| verbs::renewed(rows, claims.len())).await;
-            guard.0 = None;
+            guard.live = None;
             answer
         })
     }
@@ -203,9 +206,13 @@ impl Desk for PostgresDesk {
                 Some(live) => live,
                 None => shared.asks.live().await?,
             };
+            let mut guard = UntilAnswered { live: Some(&live), since: Instant::now() };
             let ids = waiters.iter().map(|(_, id)| *id);
             let request = shared.verbs.touch(self.me, beat, shared.ear.listens(), ALIVE, ids);
-            shared.on(&live, request, "looking after waiters", |rows| verbs::touched(rows, waiters.len())).await
+            let parse = |rows: &[Row]| verbs::touched(rows, waiters.len());
+            let answer = shared.on(&live, request, "looking after waiters", parse).await;
+            guard.live = None;
+            answer
         })
     }
 
