@@ -222,7 +222,8 @@ async fn work(server: &Postgres) -> Work {
          SELECT sum(heap_blks_read + heap_blks_hit + idx_blks_read + idx_blks_hit)
            FROM pg_statio_user_tables WHERE relname IN ('tenure_name', 'tenure_ticket', 'tenure_client')",
     );
-    let [written, read, scanned, pages] = [&sums[0][0], &sums[0][1], &sums[0][2], &sums[1][0]].map(|sum| sum.parse().unwrap());
+    let [written, read, scanned, pages] =
+        [&sums[0][0], &sums[0][1], &sums[0][2], &sums[1][0]].map(|sum| sum.parse().unwrap());
     Work { written, read, scanned, pages }
 }
 

@@ -282,7 +282,8 @@ impl Database for MariaDb {
     }
 
     fn locks(&self) -> Vec<String> {
-        let open = self.sql("SELECT trx_mysql_thread_id, trx_state, COALESCE(trx_query, '') FROM information_schema.innodb_trx");
+        let open =
+            self.sql("SELECT trx_mysql_thread_id, trx_state, COALESCE(trx_query, '') FROM information_schema.innodb_trx");
         open.into_iter().map(|row| row.join(" ")).collect()
     }
 
