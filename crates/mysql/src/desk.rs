@@ -18,7 +18,8 @@ use tenure_core::{
 
 use crate::config::Settings;
 use crate::examine::{self, Server};
-use crate::link::{Link, Rows, Shared};
+use crate::link::{Link, OPENS, Rows, Shared};
+use crate::solo::Solo;
 use crate::verbs::{self, Nonsense};
 
 /// What MySQL and MariaDB can do in lease mode.
@@ -49,6 +50,8 @@ pub(crate) struct Tables {
     ear: Link,
     /// When this client was last heard of by the server, if it has a row there; else 0.
     beat: AtomicU64,
+    /// Which names and claims the short way is worth trying for.
+    solo: Solo,
 }
 
 impl Tables {
@@ -56,20 +59,42 @@ impl Tables {
         let (settings, shared) = (Arc::new(settings), Arc::<Shared>::default());
         let link = |home| Link::new(&settings, &shared, home);
         let (asks, keep, ear) = (link(false), link(true), link(false));
-        Tables { settings, client, shared, asks, keep, ear, beat: AtomicU64::new(0) }
+        Tables { settings, client, shared, asks, keep, ear, beat: AtomicU64::new(0), solo: Solo::default() }
     }
 
     fn prefix(&self) -> &str {
         &self.settings.prefix
     }
 
-    fn read<T>(&self, read: Result<Said<T>, Nonsense>) -> Answer<T> {
+    fn sense<T>(&self, read: Result<T, Nonsense>) -> Result<T, Failure> {
         read.map_err(|Nonsense| {
             let error = Error::new(ErrorKind::Backend, "the server's answer is not what was asked for")
                 .with_store(self.settings.describe())
                 .with_hint("Are the procedures ours? `tenure migrate` puts them right");
             Failure { error, fate: Fate::Unknown, again: false }
         })
+    }
+
+    /// Takes a name that nobody else seems to want with one plain statement; `None` if somebody does, and nothing was done.
+    async fn ask_at_once(&self, asking: &Asking) -> Result<Option<Said<Vec<Asked>>>, Failure> {
+        let Asking { claim, .. } = asking;
+        if !self.solo.is_worth_trying(&claim.name) || !verbs::fits(claim.mode) {
+            return Ok(None);
+        }
+        let text = |server: &Server| server.writes_at_once().then(|| verbs::ask_at_once(self.prefix(), self.client, asking));
+        let Some((1, drawn)) = self.asks.write("asking", text).await? else { return Ok(None) };
+        let granted = Asked::Granted { token: Token::new(drawn), left: claim.ttl };
+        self.solo.asked(asking, true);
+        Ok(Some(Said { now: drawn, value: vec![granted] }))
+    }
+
+    /// Lets go of a name that was taken so, if nobody else has come meanwhile. Whether that was so.
+    async fn end_at_once(&self, ending: &Ending) -> Result<bool, Failure> {
+        if !self.solo.ends(ending) {
+            return Ok(false);
+        }
+        let text = |server: &Server| server.writes_at_once().then(|| verbs::end_at_once(self.prefix(), ending));
+        Ok(matches!(self.keep.write("ending", text).await?, Some((1, _))))
     }
 
     /// Fetches what others had to say to this client.
@@ -84,7 +109,7 @@ impl Tables {
     async fn touch_once(&self, alive: Option<Duration>, waiters: &[(LockName, ClaimId)]) -> Answer<Looked> {
         let ids = waiters.iter().map(|(_, id)| *id);
         let sets = self.ear.send("looking after waiters", |_| verbs::touch(self.prefix(), self.client, alive, ids)).await?;
-        self.read(verbs::touched(&sets).map(|(said, _)| said))
+        self.sense(verbs::touched(&sets).map(|(said, _)| said))
     }
 
     async fn tidy_names(&self, link: &Link, names: &[LockName], quiet: Duration) -> Answer<()> {
@@ -102,7 +127,7 @@ impl Tables {
 
 /// Several calls in one transaction, of which each that fails undoes all.
 fn together(calls: Vec<String>) -> String {
-    format!("START TRANSACTION; {}; COMMIT", calls.join("; "))
+    format!("{OPENS}; {}; COMMIT", calls.join("; "))
 }
 
 /// One call alone, or several together where the server can undo one statement without undoing all.
@@ -137,26 +162,40 @@ impl Desk for Tables {
         Box::pin(async move {
             // Whoever is let in must be able to renew, though others take every connection that is left.
             self.keep.stand_ready().await?;
+            if let [asking] = asks
+                && let Some(said) = self.ask_at_once(asking).await?
+            {
+                return Ok(said);
+            }
             let call = |place: usize, alone| verbs::ask(self.prefix(), self.client, &asks[place], ALIVE, alone);
             let sets = self.asks.send("asking", |server| batch(server, asks.len(), call)).await?;
+            let answers = self.sense(verbs::asked(&sets))?;
+            asks.iter().zip(&answers).for_each(|(asking, answer)| self.solo.asked(asking, answer.solo));
             // One commit, one time: the last, before which nobody else has seen any of it.
-            self.read(verbs::asked(&sets).map(|(value, times)| Said { now: times.last().copied().unwrap_or(0), value }))
+            let now = answers.last().map_or(0, |answer| answer.now);
+            Ok(Said { now, value: answers.into_iter().map(|answer| answer.asked).collect() })
         })
     }
 
     fn end<'a>(&'a self, ends: &'a [Ending]) -> BoxFuture<'a, Answer<Vec<Ended>>> {
         Box::pin(async move {
+            if let [ending] = ends
+                && self.end_at_once(ending).await?
+            {
+                return Ok(Said { now: 0, value: vec![Ended::Done] });
+            }
             let call = |place: usize, alone| verbs::end(self.prefix(), &ends[place], alone);
             let sets = self.keep.send("ending", |server| batch(server, ends.len(), call)).await?;
-            self.read(verbs::ended(&sets))
+            self.sense(verbs::ended(&sets))
         })
     }
 
     fn renew<'a>(&'a self, claims: &'a [Claim]) -> BoxFuture<'a, Answer<Vec<Renewed>>> {
         Box::pin(async move {
-            let ids = claims.iter().map(|claim| claim.id);
-            let sets = self.keep.send("renewing", |_| verbs::renew(self.prefix(), ids)).await?;
-            self.read(verbs::renewed(&sets, claims.len()))
+            let claims_of = claims.iter().map(|claim| (&claim.name, claim.id));
+            let sets = self.keep.send("renewing", |_| verbs::renew(self.prefix(), claims_of)).await?;
+            claims.iter().for_each(|claim| self.solo.has_ticket(claim.id));
+            self.sense(verbs::renewed(&sets, claims.len()))
         })
     }
 
@@ -172,13 +211,13 @@ impl Desk for Tables {
     fn convert<'a>(&'a self, claim: &'a Claim, to: Mode, token: Token) -> BoxFuture<'a, Answer<Option<(Token, Duration)>>> {
         Box::pin(async move {
             let text = verbs::convert(self.prefix(), &claim.name, claim.id, to, token);
-            self.read(verbs::converted(&self.rows("converting", text).await?))
+            self.sense(verbs::converted(&self.rows("converting", text).await?))
         })
     }
 
     fn view<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Answer<View>> {
         Box::pin(async move {
-            let said = self.read(verbs::viewed(&self.rows("looking", verbs::view(self.prefix(), name)).await?))?;
+            let said = self.sense(verbs::viewed(&self.rows("looking", verbs::view(self.prefix(), name)).await?))?;
             let view = said.value.into_iter().next().unwrap_or_else(|| View::free(name.clone()));
             Ok(Said { now: said.now, value: view })
         })
@@ -191,7 +230,7 @@ impl Desk for Tables {
             loop {
                 let wanted = limit - views.len();
                 let text = verbs::list(self.prefix(), prefix, after.as_ref(), wanted);
-                let said = self.read(verbs::viewed(&self.rows("listing", text).await?))?;
+                let said = self.sense(verbs::viewed(&self.rows("listing", text).await?))?;
                 let is_last = said.value.len() < wanted;
                 after = said.value.last().map(|view| view.name.clone());
                 // Where time has ended everybody, nobody has come by since.
@@ -205,20 +244,20 @@ impl Desk for Tables {
 
     fn request<'a>(&'a self, name: &'a LockName, ask: &'a Ask) -> BoxFuture<'a, Answer<usize>> {
         Box::pin(async move {
-            self.read(verbs::counted(&self.rows("asking holders", verbs::request(self.prefix(), name, ask)).await?))
+            self.sense(verbs::counted(&self.rows("asking holders", verbs::request(self.prefix(), name, ask)).await?))
         })
     }
 
     fn break_holds<'a>(&'a self, name: &'a LockName, only: Option<Token>) -> BoxFuture<'a, Answer<usize>> {
         Box::pin(async move {
-            self.read(verbs::counted(&self.rows("breaking", verbs::break_holds(self.prefix(), name, only)).await?))
+            self.sense(verbs::counted(&self.rows("breaking", verbs::break_holds(self.prefix(), name, only)).await?))
         })
     }
 
     fn cell_get<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Answer<Versioned>> {
-        Box::pin(
-            async move { self.read(verbs::cell(&self.rows("reading a cell", verbs::cell_get(self.prefix(), name)).await?)) },
-        )
+        Box::pin(async move {
+            self.sense(verbs::cell(&self.rows("reading a cell", verbs::cell_get(self.prefix(), name)).await?))
+        })
     }
 
     fn cell_set<'a>(
@@ -229,7 +268,7 @@ impl Desk for Tables {
     ) -> BoxFuture<'a, Answer<Option<u64>>> {
         Box::pin(async move {
             let text = verbs::cell_set(self.prefix(), name, expected, value);
-            self.read(verbs::cell_written(&self.rows("writing a cell", text).await?))
+            self.sense(verbs::cell_written(&self.rows("writing a cell", text).await?))
         })
     }
 
@@ -249,7 +288,7 @@ impl Desk for Tables {
     fn tidy_after<'a>(&'a self, after: Option<&'a LockName>, limit: usize) -> BoxFuture<'a, Answer<Option<LockName>>> {
         Box::pin(async move {
             let text = verbs::names_after(self.prefix(), after, limit);
-            let said = self.read(verbs::names(&self.ear.send("tidying", |_| text).await?))?;
+            let said = self.sense(verbs::names(&self.ear.send("tidying", |_| text).await?))?;
             self.tidy_names(&self.ear, &said.value, QUIET).await?;
             let text = format!("CALL {}leftovers({limit}, {})", self.prefix(), verbs::micros(MARK));
             self.ear.send("tidying", |_| text).await?;

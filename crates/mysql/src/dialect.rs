@@ -7,6 +7,8 @@
 //! | a lock that `NOWAIT` did not get | error 1205 | error 3572 |
 //! | `NOWAIT` inside a procedure | only in a prepared text | anywhere; the prepared text works too |
 //! | a shared lock that does not wait | `LOCK IN SHARE MODE NOWAIT` | `FOR SHARE NOWAIT` |
+//! | a limit for one statement | `SET STATEMENT`, in `/*M! */` | none: a new name may be waited for, a second at most |
+//! | a name that nobody else wants | one plain statement | a procedure, as always |
 //! | a transaction that its client forgot | `idle_transaction_timeout` | `wait_timeout` |
 //! | replacing a procedure | `OR REPLACE` | drop and create, which both can |
 //! | words that a column may not have | | `rank`, `of` and more: none of ours is one |

@@ -94,6 +94,8 @@ fn again(error: &DriverFailure) -> bool {
 /// A lock that was waited for too long, or a deadlock: the transaction was undone. On Galera, also a commit that another
 /// node's was in the way of.
 const LOCKED: &[u16] = &[1205, 1213, 3572, 3101];
+/// What MariaDB says at once to whoever does not want to wait.
+pub(crate) const ROW_IS_LOCKED: u16 = 1205;
 /// No connection left.
 const TOO_MANY: &[u16] = &[1040, 1203, 1226];
 /// Cannot write, or not now.

@@ -14,7 +14,7 @@ use tenure_core::{Clock, Error, ErrorKind};
 use crate::config::Settings;
 use crate::dialect::{Dialect, Version};
 use crate::link::read_all;
-use crate::schema::NOW;
+use crate::schema::{NOW, SQL_MODE};
 use crate::verbs::{number, text};
 
 /// What a server says about itself.
@@ -91,6 +91,12 @@ impl Server {
         self.is_on("innodb_rollback_on_timeout")
     }
 
+    /// Whether it can write a row at once or not at all, without waiting for whoever has it: then a claim that nobody else wants
+    /// is one plain statement.
+    pub(crate) fn writes_at_once(&self) -> bool {
+        self.dialect == Dialect::MariaDb && !self.logs_statements()
+    }
+
     /// Whether its binary log has statements instead of rows.
     fn logs_statements(&self) -> bool {
         self.is_on("log_bin") && self.variable("binlog_format") == Some("STATEMENT")
@@ -103,7 +109,8 @@ impl Server {
     pub(crate) fn setup(&self) -> String {
         let level = if self.logs_statements() { "REPEATABLE READ" } else { "READ COMMITTED" };
         format!(
-            "SET SESSION autocommit = 1, completion_type = 0, innodb_lock_wait_timeout = 1, time_zone = '+00:00';{} \
+            "{SQL_MODE}; \
+             SET SESSION autocommit = 1, completion_type = 0, innodb_lock_wait_timeout = 1, time_zone = '+00:00';{} \
              SET SESSION TRANSACTION ISOLATION LEVEL {level}, READ WRITE",
             self.dialect.setup()
         )

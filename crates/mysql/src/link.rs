@@ -30,6 +30,18 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 /// A connection that was idle for so long may have been closed by the server, which is found out before it is relied on.
 const IDLE: Duration = Duration::from_secs(5);
 
+/// How a text begins that opens a transaction itself, and does not leave that to a procedure.
+pub(crate) const OPENS: &str = "START TRANSACTION";
+
+/// What came of some statements.
+struct Done {
+    rows: Rows,
+    /// How many rows the last of them changed.
+    changed: u64,
+    /// The number it drew.
+    drawn: u64,
+}
+
 /// The rows of each result.
 pub(crate) type Rows = Vec<Vec<Row>>;
 
@@ -97,37 +109,70 @@ impl Link {
     /// # Cancel safety
     /// Dropped, the statements may or may not be executed, and their connection is closed.
     pub(crate) async fn send(&self, doing: &str, text: impl FnOnce(&Server) -> String) -> Result<Rows, Failure> {
+        match self.exchange(doing, |server| Some(text(server))).await {
+            Ok(Some(Done { rows, .. })) => Ok(rows),
+            Ok(None) => unreachable!("there was a text"),
+            Err((failure, _)) => Err(failure),
+        }
+    }
+
+    /// Sends one statement that writes at once or not at all: how many rows it changed, and the number it drew. `None` if somebody
+    /// else has the row in this moment, or if the server cannot be asked so.
+    ///
+    /// # Cancel safety
+    /// As of [`send`](Link::send).
+    pub(crate) async fn write(
+        &self,
+        doing: &str,
+        text: impl FnOnce(&Server) -> Option<String>,
+    ) -> Result<Option<(u64, u64)>, Failure> {
+        match self.exchange(doing, text).await {
+            Ok(done) => Ok(done.map(|Done { changed, drawn, .. }| (changed, drawn))),
+            Err((_, Some(error::ROW_IS_LOCKED))) => Ok(None),
+            Err((failure, _)) => Err(failure),
+        }
+    }
+
+    /// What the server answered, or why not and what it called that. Without a text nothing is sent.
+    async fn exchange(
+        &self,
+        doing: &str,
+        text: impl FnOnce(&Server) -> Option<String>,
+    ) -> Result<Option<Done>, (Failure, Option<u16>)> {
         let mut place = self.place.lock().await;
         let mut live = match place.live.take() {
             Some(live) => self.still_there(live).await,
             None => None,
         };
         if live.is_none() {
-            live = Some(Box::pin(self.make(&mut place)).await?);
+            live = Some(Box::pin(self.make(&mut place)).await.map_err(|failure| (failure, None))?);
         }
         let Some(mut live) = live else { unreachable!("it was made") };
-        let text = text(&live.server);
+        let Some(text) = text(&live.server) else {
+            place.live = Some(live);
+            return Ok(None);
+        };
         match tokio::time::timeout(ANSWER_LIMIT, live.query(&text)).await {
             Ok(Ok(rows)) => {
+                let (changed, drawn) = (live.conn.affected_rows(), live.conn.last_insert_id().unwrap_or(0));
                 live.used = Instant::now();
                 place.live = Some(live);
-                Ok(rows)
+                Ok(Some(Done { rows, changed, drawn }))
             }
             Ok(Err(failure)) => {
                 // Our procedures undo what they began; a statement that never came to one left a transaction open.
-                if error::leaves_connection(&failure)
-                    && let Ok(Ok(())) = tokio::time::timeout(ANSWER_LIMIT, live.conn.query_drop("ROLLBACK")).await
-                {
+                if error::leaves_connection(&failure) && (!text.starts_with(OPENS) || live.roll_back().await) {
                     live.used = Instant::now();
                     place.live = Some(live);
                 }
-                Err(error::explain(failure, &self.way.settings, doing))
+                let code = error::code(&failure);
+                Err((error::explain(failure, &self.way.settings, doing), code))
             }
             Err(_) => {
                 if let Some(homeward) = &live.homeward {
                     homeward.store(true, Ordering::Relaxed);
                 }
-                Err(error::silent(&self.way.settings, ANSWER_LIMIT, doing))
+                Err((error::silent(&self.way.settings, ANSWER_LIMIT, doing), None))
             }
         }
     }
@@ -226,6 +271,11 @@ impl Way {
 }
 
 impl Live {
+    /// Undoes what is open. Whether that was answered.
+    async fn roll_back(&mut self) -> bool {
+        matches!(tokio::time::timeout(ANSWER_LIMIT, self.conn.query_drop("ROLLBACK")).await, Ok(Ok(())))
+    }
+
     async fn query(&mut self, text: &str) -> mysql_async::Result<Rows> {
         read_all(&mut self.conn, text).await
     }

@@ -13,7 +13,8 @@
 //! is read after the lock was waited for. It knows no time zone and so no summer time, and is the wall clock also where
 //! `sysdate-is-now` changes `SYSDATE`.
 
-use crate::config::Settings;
+use crate::config::{Liveness, Settings};
+use crate::session;
 
 /// The version of all this; another one in the database is refused.
 pub(crate) const VERSION: u32 = 1;
@@ -21,8 +22,9 @@ pub(crate) const VERSION: u32 = 1;
 const TABLES: &str = include_str!("sql/tables.sql");
 
 /// In the order of their use: each may call those before it.
-const PROCEDURES: [(&str, &str); 15] = [
+const PROCEDURES: [(&str, &str); 16] = [
     ("reach", include_str!("sql/reach.sql")),
+    ("unfold", include_str!("sql/unfold.sql")),
     ("sweep", include_str!("sql/sweep.sql")),
     ("settle", include_str!("sql/settle.sql")),
     ("ask", include_str!("sql/ask.sql")),
@@ -57,6 +59,11 @@ pub fn schema(settings: &Settings) -> String {
     );
     for statement in first_rows(&settings.prefix) {
         script += &format!("{statement};\n\n");
+    }
+    if settings.liveness == Liveness::Session {
+        for statement in session::statements(&settings.prefix) {
+            script += &format!("{statement};\n\n");
+        }
     }
     script += "DELIMITER //\n\n";
     for (drop, create) in procedures(&settings.prefix) {

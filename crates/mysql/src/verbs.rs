@@ -41,13 +41,61 @@ pub(crate) fn ask(prefix: &str, client: ClientKey, asking: &Asking, alive: Durat
     )
 }
 
-/// The answers, and when each was given.
-pub(crate) fn asked(sets: &Rows) -> Result<(Vec<Asked>, Vec<u64>), Nonsense> {
-    let (mut answers, mut times) = (Vec::with_capacity(sets.len()), Vec::with_capacity(sets.len()));
+/// Takes a name that is there and that nobody holds or waits for, or else changes nothing: one write of one row, and no waiting for
+/// whoever has that row. The number drawn is the token and the server's time; that is so if the clock is ahead of the last token.
+pub(crate) fn ask_at_once(prefix: &str, client: ClientKey, asking: &Asking) -> String {
+    let Asking { claim, by, .. } = asking;
+    let (mode, take, permits) = mode_numbers(claim.mode);
+    // Assignments are made from left to right.
+    format!(
+        "SET STATEMENT innodb_lock_wait_timeout = 0 FOR UPDATE {prefix}name SET last = LAST_INSERT_ID({NOW}), used = last, \
+         ends = last + {}, kind = {}, permits = {permits}, seq = seq + 1, holds = 1, taken = {take}, solo = {}, \
+         solo_mode = {mode}, solo_take = {take}, solo_client = {client}, solo_ttl = {}, solo_handover = {}, solo_delay = {}, \
+         solo_note = {}, solo_host = {}, solo_pid = {} \
+         WHERE name = {} AND holds = 0 AND waits = 0 AND {NOW} BETWEEN GREATEST(last + 1, marked) AND {}",
+        micros(claim.ttl) + micros(claim.lock_delay),
+        kind_number(claim.kind),
+        hex(claim.id.as_bytes()),
+        micros(claim.ttl),
+        micros(claim.handover_ttl),
+        micros(claim.lock_delay),
+        hex(claim.note.as_str().as_bytes()),
+        hex(claim.origin.host.as_bytes()),
+        claim.origin.pid,
+        hex(claim.name.as_str().as_bytes()),
+        by.map_or(i64::MAX, |by| i64::try_from(by).unwrap_or(i64::MAX)),
+    )
+}
+
+/// Whether a claim can be let in so: it is not too large for its semaphore.
+pub(crate) fn fits(mode: Mode) -> bool {
+    !matches!(mode, Mode::Permits { take, of } if take > of)
+}
+
+/// Lets go of a name whose holder is alone and has no ticket, or else changes nothing.
+pub(crate) fn end_at_once(prefix: &str, ending: &Ending) -> String {
+    format!(
+        "SET STATEMENT innodb_lock_wait_timeout = 0 FOR UPDATE {prefix}name SET holds = 0, taken = 0, solo = NULL, used = {NOW} \
+         WHERE name = {} AND solo = {}",
+        hex(ending.name.as_str().as_bytes()),
+        hex(ending.id.as_bytes()),
+    )
+}
+
+/// What came of an ask, when, and whether it was let in without a ticket.
+pub(crate) struct Answered {
+    pub(crate) asked: Asked,
+    pub(crate) now: u64,
+    pub(crate) solo: bool,
+}
+
+pub(crate) fn asked(sets: &Rows) -> Result<Vec<Answered>, Nonsense> {
+    let mut answers = Vec::with_capacity(sets.len());
     for row in sets.iter().filter_map(|rows| rows.first()) {
-        times.push(number(row, 0).ok_or(Nonsense)? as u64);
+        let now = number(row, 0).ok_or(Nonsense)? as u64;
+        let solo = number(row, 4) == Some(1);
         let (one, other) = (number(row, 2), number(row, 3));
-        answers.push(match text(row, 1).as_str() {
+        let asked = match text(row, 1).as_str() {
             "granted" => Asked::Granted { token: token(one)?, left: span(other).ok_or(Nonsense)? },
             "queued" => Asked::Queued { first: one == Some(1), change_in: span(other) },
             "busy" => Asked::Busy,
@@ -56,9 +104,10 @@ pub(crate) fn asked(sets: &Rows) -> Result<(Vec<Asked>, Vec<u64>), Nonsense> {
             "late" => Asked::Late,
             "ended" => Asked::Ended,
             _ => return Err(Nonsense),
-        });
+        };
+        answers.push(Answered { asked, now, solo });
     }
-    Ok((answers, times))
+    Ok(answers)
 }
 
 pub(crate) fn end(prefix: &str, ending: &Ending, alone: bool) -> String {
@@ -87,8 +136,15 @@ pub(crate) fn ended(sets: &Rows) -> Read<Vec<tenure_core::lease::Ended>> {
     Ok(Said { now, value: answers })
 }
 
-pub(crate) fn renew(prefix: &str, ids: impl Iterator<Item = ClaimId>) -> String {
-    format!("CALL {prefix}renew({})", hex_of_all(ids))
+pub(crate) fn renew<'a>(prefix: &str, claims: impl Iterator<Item = (&'a LockName, ClaimId)>) -> String {
+    let mut bytes = Vec::new();
+    for (name, id) in claims {
+        let name = name.as_str().as_bytes();
+        bytes.extend(id.as_bytes());
+        bytes.extend((name.len() as u16).to_be_bytes()); // at most 512
+        bytes.extend(name);
+    }
+    format!("CALL {prefix}renew({})", hex(&bytes))
 }
 
 pub(crate) fn renewed(sets: &Rows, count: usize) -> Read<Vec<Renewed>> {
@@ -204,15 +260,15 @@ pub(crate) fn cell_written(sets: &Rows) -> Read<Option<u64>> {
     Ok(Said { now: number(row, 0).ok_or(Nonsense)? as u64, value })
 }
 
-/// Everybody in the line of one name.
+/// Everybody in the line of one name, with or without a ticket.
 pub(crate) fn view(prefix: &str, name: &LockName) -> String {
-    let which = format!("(SELECT name, kind FROM {prefix}name WHERE name = {})", hex(name.as_str().as_bytes()));
+    let which = format!("(SELECT * FROM {prefix}name WHERE name = {})", hex(name.as_str().as_bytes()));
     lines(prefix, &which)
 }
 
 /// Everybody in the lines of the next names in use.
 pub(crate) fn list(prefix: &str, begins: &str, after: Option<&LockName>, limit: usize) -> String {
-    let mut which = format!("(SELECT name, kind FROM {prefix}name WHERE (holds > 0 OR waits > 0)");
+    let mut which = format!("(SELECT * FROM {prefix}name WHERE (holds > 0 OR waits > 0)");
     if let Some((last, rest)) = begins.as_bytes().split_last() {
         // No byte of a text is 255, so there is a next one.
         let beyond = [rest, &[*last + 1]].concat();
@@ -228,11 +284,13 @@ pub(crate) fn list(prefix: &str, begins: &str, after: Option<&LockName>, limit: 
 fn lines(prefix: &str, which: &str) -> String {
     format!(
         "SELECT {NOW}; \
-         SELECT n.name, n.kind, t.id, t.waiting, t.closing, t.mode, t.take, t.permits, t.note, t.host, t.pid, t.since, t.token, \
-         IF(t.waiting, GREATEST(t.ends, IFNULL(c.alive, 0)), t.ends), t.asked_reason IS NOT NULL, t.asked_reason, t.asked_host, \
-         t.asked_pid \
-         FROM {which} n JOIN {prefix}ticket t ON t.name = n.name LEFT JOIN {prefix}client c ON t.waiting AND c.id = t.client \
-         ORDER BY n.name, t.waiting, t.seq"
+         SELECT n.name, n.kind, IFNULL(t.id, n.solo), t.waiting, t.closing, IFNULL(t.mode, n.solo_mode), \
+         IFNULL(t.take, n.solo_take), n.permits, IFNULL(t.note, n.solo_note), IFNULL(t.host, n.solo_host), \
+         IFNULL(t.pid, n.solo_pid), IFNULL(t.since, n.used), IFNULL(t.token, n.last), \
+         IF(t.waiting, GREATEST(t.ends, IFNULL(c.alive, 0)), IFNULL(t.ends, n.ends)), t.asked_reason IS NOT NULL, \
+         t.asked_reason, t.asked_host, t.asked_pid \
+         FROM {which} n LEFT JOIN {prefix}ticket t ON t.name = n.name LEFT JOIN {prefix}client c ON t.waiting AND c.id = t.client \
+         WHERE t.id IS NOT NULL OR n.solo IS NOT NULL ORDER BY n.name, t.waiting, t.seq"
     )
 }
 
@@ -302,7 +360,7 @@ pub(crate) fn clock(sets: &Rows) -> Read<()> {
 /// How many names and claims there are, and how many bytes of the tables' files are empty.
 pub(crate) fn sizes(prefix: &str) -> String {
     format!(
-        "SELECT (SELECT COUNT(*) FROM {prefix}name), (SELECT COUNT(*) FROM {prefix}ticket), \
+        "SELECT (SELECT COUNT(*) FROM {prefix}name), (SELECT CAST(IFNULL(SUM(holds + waits), 0) AS SIGNED) FROM {prefix}name), \
          (SELECT CAST(IFNULL(SUM(DATA_FREE), 0) AS SIGNED) FROM information_schema.TABLES \
          WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME IN ('{prefix}name', '{prefix}ticket'))"
     )

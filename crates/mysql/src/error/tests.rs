@@ -168,14 +168,15 @@ async fn a_failed_batch_leaves_nothing_of_it() {
     crate::connect(&url.parse().unwrap()).await.unwrap();
     let settings = settings(&url);
     let mut conn = Conn::new(settings.options().unwrap()).await.unwrap();
-    let call = |name: &str, id: u8| {
-        let id = crate::verbs::hex(&[id; 16]);
-        format!("CALL batch_ask(0, '{name}', {id}, 0, 0, 0, 0, 1, 1000000, 1000000, 0, '', '', 1, NULL, NULL)")
+    let call = |name: &str, ttl: i64| {
+        let id = crate::verbs::hex(&[name.as_bytes()[0]; 16]);
+        format!("CALL batch_ask(0, '{name}', {id}, 0, 0, 0, 0, 1, {ttl}, 1, 0, '', '', 1, NULL, NULL)")
     };
-    // The second is for a claim of the same id under another name: it cannot be, and is an error.
-    let text = format!("START TRANSACTION; {}; {}; COMMIT", call("a", 1), call("b", 1));
-    let failure = read_all(&mut conn, &text).await.expect_err("it cannot be");
-    assert_eq!(code(&failure), Some(1062), "{failure}");
+    // The second would end beyond all numbers.
+    let text = format!("START TRANSACTION; {}; {}; COMMIT", call("a", 1_000_000), call("b", i64::MAX));
+    let failure = read_all(&mut conn, &text).await.expect_err("there is no such time");
+    assert_eq!((code(&failure), leaves_connection(&failure)), (Some(1690), true), "{failure}");
+    read_all(&mut conn, "COMMIT").await.unwrap();
     let left = MariaDb::shared().sql("SELECT (SELECT COUNT(*) FROM batch_name) + (SELECT COUNT(*) FROM batch_ticket)");
-    assert_eq!(left[0][0], "0", "the first was undone with it");
+    assert_eq!(left[0][0], "0", "the first was undone with it, by the procedure itself");
 }

@@ -7,6 +7,7 @@ BEGIN
   DECLARE v_kind TINYINT UNSIGNED;
   DECLARE v_holds, v_waits, v_gone INT UNSIGNED;
   DECLARE v_last, v_taken, v_head, v_ends, v_now, v_sum, v_opens BIGINT;
+  DECLARE v_solo BINARY(16);
   DECLARE v_many INT DEFAULT 0;
   DECLARE v_locked, v_changed BOOLEAN DEFAULT FALSE;
   DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
@@ -14,11 +15,14 @@ BEGIN
   START TRANSACTION;
   CALL {p}reach(p_name, FALSE, v_locked);
   IF NOT v_locked THEN
-    SELECT kind, last, holds, waits, taken, head, ends INTO v_kind, v_last, v_holds, v_waits, v_taken, v_head, v_ends
+    SELECT kind, last, holds, waits, taken, head, ends, solo INTO v_kind, v_last, v_holds, v_waits, v_taken, v_head, v_ends, v_solo
       FROM {p}name WHERE name = p_name FOR UPDATE;
   END IF;
   SET v_now = {now};
   IF v_kind IS NOT NULL THEN
+    IF v_solo IS NOT NULL THEN
+      CALL {p}unfold(p_name);
+    END IF;
     SELECT COUNT(*), IFNULL(SUM(closing = 1 OR delay = 0), 0), IFNULL(SUM(IF(closing = 1 OR delay = 0, take, 0)), 0)
       INTO v_many, v_gone, v_sum
       FROM {p}ticket WHERE name = p_name AND waiting = 0 AND (p_only IS NULL OR token = p_only) FOR UPDATE;

@@ -12,17 +12,21 @@ BEGIN
   DECLARE v_kind, v_mode TINYINT UNSIGNED;
   DECLARE v_holds, v_waits, v_take, v_permits INT UNSIGNED;
   DECLARE v_last, v_taken, v_head, v_ends, v_now, v_token, v_ttl, v_delay, v_left BIGINT;
+  DECLARE v_solo BINARY(16);
   DECLARE v_same, v_up, v_locked, v_changed BOOLEAN DEFAULT FALSE;
   DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
 
   START TRANSACTION;
   CALL {p}reach(p_name, FALSE, v_locked);
   IF NOT v_locked THEN
-    SELECT kind, last, holds, waits, taken, head, ends INTO v_kind, v_last, v_holds, v_waits, v_taken, v_head, v_ends
+    SELECT kind, last, holds, waits, taken, head, ends, solo INTO v_kind, v_last, v_holds, v_waits, v_taken, v_head, v_ends, v_solo
       FROM {p}name WHERE name = p_name FOR UPDATE;
   END IF;
   SET v_now = {now};
   IF v_kind IS NOT NULL THEN
+    IF v_solo IS NOT NULL THEN
+      CALL {p}unfold(p_name);
+    END IF;
     CALL {p}sweep(p_name, v_now, v_last, v_holds, v_waits, v_taken, v_head, v_ends, v_changed);
     SELECT mode, take, permits, token, ttl, delay INTO v_mode, v_take, v_permits, v_token, v_ttl, v_delay
       FROM {p}ticket WHERE id = p_id AND waiting = 0 AND closing = 0 FOR UPDATE;

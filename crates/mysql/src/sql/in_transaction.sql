@@ -15,6 +15,7 @@ BEGIN
   DECLARE v_patience INT UNSIGNED DEFAULT @@SESSION.innodb_lock_wait_timeout;
   DECLARE v_holds, v_waits, v_seen_holds, v_seen_waits, v_leases INT UNSIGNED;
   DECLARE v_last, v_taken, v_head, v_ends, v_now, v_seen_last BIGINT;
+  DECLARE v_solo BINARY(16);
   DECLARE v_liveness VARBINARY(16);
   DECLARE v_changed BOOLEAN DEFAULT FALSE;
   DECLARE v_says VARCHAR(8) CHARACTER SET ascii;
@@ -34,6 +35,9 @@ BEGIN
     SET v_now = {now};
     -- By statements of their own: a subquery in an IF reads with a lock, and would be in the way of renewals.
     SELECT COUNT(*) INTO v_leases FROM {p}ticket WHERE name = p_name AND waiting = 0 AND place > v_now;
+    IF v_leases = 0 THEN
+      SELECT COUNT(*) INTO v_leases FROM {p}name WHERE name = p_name AND solo IS NOT NULL AND ends > v_now;
+    END IF;
     IF v_leases = 0 AND v_seen_waits > 0 THEN
       SELECT COUNT(*) INTO v_leases FROM {p}ticket t LEFT JOIN {p}client c ON c.id = t.client
         WHERE t.name = p_name AND t.waiting = 1 AND GREATEST(t.ends, IFNULL(c.alive, 0)) > v_now;
@@ -52,12 +56,15 @@ BEGIN
     INSERT INTO {p}name (name, kind, permits, last, seq, holds, waits, taken, head, ends, used)
       VALUES (p_name, 0, 0, -1, 0, 0, 0, 0, 0, 0, 0)
       ON DUPLICATE KEY UPDATE name = p_name;
-    SELECT last, holds, waits, taken, head, ends INTO v_last, v_holds, v_waits, v_taken, v_head, v_ends
+    SELECT last, holds, waits, taken, head, ends, solo INTO v_last, v_holds, v_waits, v_taken, v_head, v_ends, v_solo
       FROM {p}name WHERE name = p_name FOR UPDATE;
     SET v_now = {now};
     IF v_last <> IFNULL(v_seen_last, -1) OR v_holds <> IFNULL(v_seen_holds, 0) OR v_waits <> IFNULL(v_seen_waits, 0) THEN
       SET v_says = 'stale';
     ELSEIF v_holds > 0 OR v_waits > 0 THEN
+      IF v_solo IS NOT NULL THEN
+        CALL {p}unfold(p_name);
+      END IF;
       CALL {p}sweep(p_name, v_now, v_last, v_holds, v_waits, v_taken, v_head, v_ends, v_changed);
       IF v_holds > 0 OR v_waits > 0 THEN
         SET v_says = 'stale'; -- renewed, or heard of, since the snapshot was made

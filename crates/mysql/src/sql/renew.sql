@@ -1,13 +1,15 @@
 -- renew: extends holds by their ttl. It waits for nobody: a hold that somebody else is at in this moment is left alone.
 --
--- p_ids are the ids of claims, one after the other. Gives for each that somebody asked something of: its place, reason, host,
--- pid; then now, and for each a letter: h held, l lost, u unknown
-CREATE PROCEDURE {p}renew(IN p_ids MEDIUMBLOB)
+-- p_claims are the claims one after the other: 16 bytes of id, 2 of the length of the name, and the name. Gives for each that
+-- somebody asked something of: its place, reason, host, pid; then now, and for each a letter: h held, l lost, u unknown
+CREATE PROCEDURE {p}renew(IN p_claims MEDIUMBLOB)
   MODIFIES SQL DATA
   SQL SECURITY INVOKER
 BEGIN
+  DECLARE v_at INT DEFAULT 1;
   DECLARE v_place, v_there INT DEFAULT 0;
   DECLARE v_id BINARY(16);
+  DECLARE v_name VARBINARY(512);
   DECLARE v_now, v_ends, v_until BIGINT;
   DECLARE v_asked BOOLEAN;
   DECLARE v_says MEDIUMTEXT CHARACTER SET ascii DEFAULT '';
@@ -15,13 +17,26 @@ BEGIN
 
   START TRANSACTION;
   SET v_now = {now};
-  WHILE v_place * 16 < LENGTH(p_ids) DO
-    SET v_id = SUBSTRING(p_ids, v_place * 16 + 1, 16), v_ends = NULL, v_there = 0;
+  WHILE v_at <= LENGTH(p_claims) DO
+    SET v_id = SUBSTRING(p_claims, v_at, 16), v_ends = NULL, v_asked = FALSE, v_there = 0;
+    SET v_name = SUBSTRING(p_claims, v_at + 18, CONV(HEX(SUBSTRING(p_claims, v_at + 16, 2)), 16, 10));
+    SET v_at = v_at + 18 + LENGTH(v_name);
     SELECT ends, v_now + ttl + delay, asked_reason IS NOT NULL INTO v_ends, v_until, v_asked
       FROM {p}ticket WHERE id = v_id AND waiting = 0 AND closing = 0 FOR UPDATE SKIP LOCKED;
     IF v_ends IS NULL THEN
-      -- A statement of its own: a subquery in an IF reads with a lock, and would wait for it.
-      SELECT COUNT(*) INTO v_there FROM {p}ticket WHERE id = v_id AND waiting = 0 AND closing = 0;
+      SELECT ends, v_now + solo_ttl + solo_delay INTO v_ends, v_until
+        FROM {p}name WHERE name = v_name AND solo = v_id FOR UPDATE SKIP LOCKED;
+      IF v_ends > v_now THEN
+        CALL {p}unfold(v_name);
+      END IF;
+    END IF;
+    IF v_ends IS NULL THEN
+      -- Statements of their own: a subquery in an IF reads with a lock, and would wait for it. First where it may have been, then
+      -- where it may have got to meanwhile.
+      SELECT COUNT(*) INTO v_there FROM {p}name WHERE name = v_name AND solo = v_id;
+      IF v_there = 0 THEN
+        SELECT COUNT(*) INTO v_there FROM {p}ticket WHERE id = v_id AND waiting = 0 AND closing = 0;
+      END IF;
     END IF;
     IF v_ends > v_now THEN
       UPDATE {p}ticket SET ends = v_until WHERE id = v_id;

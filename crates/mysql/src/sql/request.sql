@@ -5,6 +5,7 @@ CREATE PROCEDURE {p}request(
   SQL SECURITY INVOKER
 BEGIN
   DECLARE v_kind TINYINT UNSIGNED;
+  DECLARE v_solo BINARY(16);
   DECLARE v_now BIGINT;
   DECLARE v_many INT DEFAULT 0;
   DECLARE v_locked BOOLEAN;
@@ -13,10 +14,13 @@ BEGIN
   START TRANSACTION;
   CALL {p}reach(p_name, FALSE, v_locked);
   IF NOT v_locked THEN
-    SELECT kind INTO v_kind FROM {p}name WHERE name = p_name FOR UPDATE;
+    SELECT kind, solo INTO v_kind, v_solo FROM {p}name WHERE name = p_name FOR UPDATE;
   END IF;
   SET v_now = {now};
   IF v_kind IS NOT NULL THEN
+    IF v_solo IS NOT NULL THEN
+      CALL {p}unfold(p_name);
+    END IF;
     SELECT COUNT(*) INTO v_many FROM {p}ticket WHERE name = p_name AND waiting = 0 AND closing = 0 FOR UPDATE;
     INSERT INTO {p}mail (client, id, lost, reason, host, pid, sent)
       SELECT client, id, 0, p_reason, p_host, p_pid, v_now

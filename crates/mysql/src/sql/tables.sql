@@ -2,6 +2,10 @@
 -- character set and no collation of the server's can make two names one.
 
 -- A name in use, and for a moment after. Whoever changes anything about a name has its row locked.
+--
+-- A claim that is let in while nobody else is there needs no ticket: what one would say of it is in the name's row itself, so
+-- that taking and letting go of a name that nobody else wants is one write of one row each. Whoever comes next, and its first
+-- renewal, make a ticket of it.
 CREATE TABLE IF NOT EXISTS {p}name (
   name    VARBINARY(512)   NOT NULL,
   kind    TINYINT UNSIGNED NOT NULL, -- 0 mutex, 1 fair mutex, 2 rw lock, 3 semaphore, 4 election
@@ -14,6 +18,17 @@ CREATE TABLE IF NOT EXISTS {p}name (
   head    BIGINT           NOT NULL, -- no waiter has a lower number
   ends    BIGINT           NOT NULL, -- nobody inside ends earlier
   used    BIGINT           NOT NULL, -- when it was last asked for or let go of
+  marked  BIGINT           NOT NULL DEFAULT 9223372036854775807, -- until then a claim for it may have been ended before it was asked for
+  solo          BINARY(16), -- who is inside without a ticket; `last` is its token and `used` when it was let in
+  solo_mode     TINYINT UNSIGNED,
+  solo_take     INT UNSIGNED,
+  solo_client   BIGINT UNSIGNED,
+  solo_ttl      BIGINT,
+  solo_handover BIGINT,
+  solo_delay    BIGINT,
+  solo_note     VARBINARY(1024),
+  solo_host     VARBINARY(1024),
+  solo_pid      INT UNSIGNED,
   PRIMARY KEY (name)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
 
