@@ -95,16 +95,16 @@ impl<S: Server> Inner<S> {
 
     /// A session is no more: whatever was held on it is lost, now.
     pub(super) fn is_over(self: &Arc<Self>, number: u64) {
-        let (lost, was_there) = {
+        let (lost, over) = {
             let mut book = self.book();
-            let was_there = book.seats().any(|seat| seat.number == number);
-            (book.close(number), was_there)
+            let over = book.seats().find(|seat| seat.number == number).map(Arc::clone);
+            (book.close(number), over)
         };
         lost.iter().for_each(|id| self.tell(|news| news.lost(*id)));
-        if was_there {
+        if let Some(seat) = over {
             let inner = Arc::clone(self);
             self.spawn(async move {
-                let _ = timeout(inner.server.limits().answer, inner.server.tidy()).await;
+                let _ = timeout(inner.server.limits().answer, inner.server.tidy(Some(&seat.session))).await;
             });
         }
     }

@@ -202,7 +202,7 @@ impl<S: Server> Inner<S> {
     pub(super) async fn leave(self: &Arc<Self>) -> Result<()> {
         let (close, _) = self.book().idle(Instant::now(), true);
         close.iter().for_each(|seat| seat.session.close());
-        match timeout(self.server.limits().answer, self.server.tidy()).await {
+        match timeout(self.server.limits().answer, self.server.tidy(None)).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(failure)) => Err(failure.error),
             Err(_) => Err(self.silent().error),

@@ -102,8 +102,8 @@ pub trait Server: Send + Sync + 'static {
         value: Option<&'a [u8]>,
     ) -> BoxFuture<'a, Answer<Option<u64>>>;
 
-    /// Removes what sessions that are no more have left.
-    fn tidy(&self) -> BoxFuture<'_, Answer<()>>;
+    /// Removes what sessions that are no more have left; this one is over, whether or not the server knows already.
+    fn tidy<'a>(&'a self, over: Option<&'a Self::Session>) -> BoxFuture<'a, Answer<()>>;
 
     /// The smallest request that a grant could possibly cost.
     fn probe(&self) -> BoxFuture<'_, Answer<()>>;

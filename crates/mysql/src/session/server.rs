@@ -242,8 +242,13 @@ impl Server for MySqlServer {
         Box::pin(async move { self.desk.cell_set(name, expected, value).await.map(|said| said.value) })
     }
 
-    fn tidy(&self) -> BoxFuture<'_, Answer<()>> {
-        Box::pin(async move { self.send("tidying", self.texts.tidy()).await.map(drop) })
+    fn tidy<'a>(&'a self, over: Option<&'a Locks>) -> BoxFuture<'a, Answer<()>> {
+        Box::pin(async move {
+            if let Some(over) = over {
+                self.send("tidying", self.texts.hide_all(over.conn, self.client)).await?;
+            }
+            self.send("tidying", self.texts.tidy()).await.map(drop)
+        })
     }
 
     fn probe(&self) -> BoxFuture<'_, Answer<()>> {

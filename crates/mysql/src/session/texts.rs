@@ -137,6 +137,11 @@ impl Texts {
         format!("DELETE FROM {}session WHERE conn = CONNECTION_ID() AND id = {}", self.prefix, hex(id.as_bytes()))
     }
 
+    /// What a session of ours has left that is over.
+    pub(super) fn hide_all(&self, conn: u64, client: u64) -> String {
+        format!("DELETE FROM {}session WHERE conn = {conn} AND client = {client}", self.prefix)
+    }
+
     /// Lets go of whatever there is; 1 if something is left all the same.
     pub(super) fn give_up(&self, claim: &Claim) -> String {
         let key = self.key(&claim.name);

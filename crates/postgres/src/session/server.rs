@@ -58,6 +58,7 @@ struct Texts {
     break_holds: String,
     broken: String,
     tidy: String,
+    hide: String,
     seed: String,
 }
 
@@ -75,6 +76,7 @@ impl Texts {
             break_holds: layout.fill("SELECT {session_break}($1, $2)"),
             broken: layout.fill("SELECT {session_broken}($1, $2)"),
             tidy: layout.fill("SELECT {session_tidy}()"),
+            hide: layout.fill("DELETE FROM {session} WHERE pid = $1 AND client = $2"),
             seed: layout.fill("SELECT {session_seed}()"),
         }
     }
@@ -336,8 +338,15 @@ impl Server for PostgresServer {
         })
     }
 
-    fn tidy(&self) -> BoxFuture<'_, Answer<()>> {
-        Box::pin(async move { self.ask(Request::new(&self.texts.tidy), "tidying").await.map(drop) })
+    fn tidy<'a>(&'a self, over: Option<&'a Advisory>) -> BoxFuture<'a, Answer<()>> {
+        Box::pin(async move {
+            if let Some(over) = over {
+                let hide =
+                    Request::new(&self.texts.hide).arg(over.pid, Type::INT4).arg(self.desk.client() as i64, Type::INT8);
+                self.ask(hide, "tidying").await?;
+            }
+            self.ask(Request::new(&self.texts.tidy), "tidying").await.map(drop)
+        })
     }
 
     fn probe(&self) -> BoxFuture<'_, Answer<()>> {

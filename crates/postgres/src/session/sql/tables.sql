@@ -24,8 +24,15 @@ CREATE UNLOGGED TABLE IF NOT EXISTS {session} (
   asked_reason text,
   broken boolean NOT NULL DEFAULT false -- it was told to let go, or its session will be ended
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000);
-CREATE INDEX IF NOT EXISTS {PREFIX}session_name ON {session} (name);
-CREATE INDEX IF NOT EXISTS {PREFIX}session_pid ON {session} (pid);
+-- Asked for only if they are not there: CREATE INDEX waits for all who write to the table, also where there is nothing to do.
+DO $$ BEGIN
+  IF to_regclass('{session_name}') IS NULL THEN
+    CREATE INDEX {PREFIX}session_name ON {session} (name);
+  END IF;
+  IF to_regclass('{session_pid}') IS NULL THEN
+    CREATE INDEX {PREFIX}session_pid ON {session} (pid);
+  END IF;
+END $$;
 
 -- Tokens. Whoever connects sets it to the clock, in microseconds, if that is ahead: so it goes up whatever the server forgets.
 CREATE SEQUENCE IF NOT EXISTS {token};
