@@ -7,7 +7,11 @@ DECLARE
   now_us bigint;
   many bigint := 0;
 BEGIN
-  SELECT * INTO n FROM {name} WHERE name = of_name AND pg_try_advisory_xact_lock_shared({key}(of_name)) FOR UPDATE;
+  IF pg_try_advisory_xact_lock_shared({key}(of_name)) THEN
+    SELECT * INTO n FROM {name} WHERE name = of_name FOR UPDATE;
+  ELSIF EXISTS (SELECT FROM {ticket} WHERE name = of_name AND NOT waiting AND expires > {clock}()) THEN
+    RAISE lock_not_available; -- a transaction is about to find the hold, and to let go again: tried again
+  END IF;
   now_us := {clock}();
   FOR t IN
     UPDATE {ticket} SET asked_pid = by_pid, asked_host = by_host, asked_reason = why
@@ -30,7 +34,11 @@ DECLARE
   now_us bigint;
   many bigint := 0;
 BEGIN
-  SELECT * INTO n FROM {name} WHERE name = of_name AND pg_try_advisory_xact_lock_shared({key}(of_name)) FOR UPDATE;
+  IF pg_try_advisory_xact_lock_shared({key}(of_name)) THEN
+    SELECT * INTO n FROM {name} WHERE name = of_name FOR UPDATE;
+  ELSIF EXISTS (SELECT FROM {ticket} WHERE name = of_name AND NOT waiting AND expires > {clock}()) THEN
+    RAISE lock_not_available; -- a transaction is about to find the hold, and to let go again: tried again
+  END IF;
   now_us := {clock}();
   IF n.name IS NULL THEN
     RETURN ARRAY[now_us, 0];

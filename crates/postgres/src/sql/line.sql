@@ -8,7 +8,7 @@ $$ SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint $$;
 -- transaction of its own has it exclusively for as long as that takes. Two names may have the same one: then a verb is told
 -- once in a while that a name is locked which is not, and comes again.
 CREATE OR REPLACE FUNCTION {key}(of_name text) RETURNS bigint LANGUAGE sql IMMUTABLE AS
-$$ SELECT hashtextextended('{SCHEMA}.{PREFIX}' || of_name, 0) $$;
+$$ SELECT hashtextextended('{SCHEMA}.{PREFIX}/' || of_name, 2) $$;
 
 -- The channel that a client listens to.
 CREATE OR REPLACE FUNCTION {channel}(of_client bigint) RETURNS text LANGUAGE sql IMMUTABLE AS
