@@ -37,7 +37,7 @@ pub const ABILITIES: Abilities = Abilities {
 
 /// How many names are tidied in one transaction: whoever comes to a new name waits for it.
 const TIDY_AT_ONCE: usize = 32;
-/// While anybody waits, the places are kept about once a second; if they were not for so long, nobody does.
+/// While anybody waits, the places are kept about once a second; if they were not for so long, probably nobody does.
 const BEATS_STOPPED: Duration = Duration::from_millis(1_500);
 
 /// A client of one server.
@@ -112,6 +112,21 @@ impl Tables {
         self.sense(verbs::touched(&sets).map(|(said, _)| said))
     }
 
+    /// Removes this client's row, unless somebody waits all the same: on a busy machine a beat may be late, and whoever stands
+    /// at the head of a line would be thought dead. Who begins to wait between the two is alive by itself until the next beat.
+    async fn forget_client(&self, beat: u64) -> Result<(), Failure> {
+        let (prefix, client) = (self.prefix(), self.client);
+        let text = format!("SELECT COUNT(*) FROM {prefix}ticket WHERE client = {client} AND waiting = 1");
+        let waiting = self.ear.send("tidying", |_| text).await?;
+        let waiting = waiting.first().and_then(|rows| rows.first()).and_then(|row| verbs::number(row, 0));
+        if waiting == Some(0) {
+            let text = format!("DELETE FROM {prefix}client WHERE id = {client}");
+            self.ear.send("tidying", |_| text).await?;
+            let _ = self.beat.compare_exchange(beat, 0, Ordering::Relaxed, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
     async fn tidy_names(&self, link: &Link, names: &[LockName], quiet: Duration) -> Answer<()> {
         for names in names.chunks(TIDY_AT_ONCE) {
             let calls = names.iter().map(|name| verbs::tidy(self.prefix(), name, quiet)).collect();
@@ -130,9 +145,9 @@ fn together(calls: Vec<String>) -> String {
     format!("{OPENS}; {}; COMMIT", calls.join("; "))
 }
 
-/// One call alone, or several together where the server can undo one statement without undoing all.
+/// One call alone, or several together where the server can do that.
 fn batch(server: &Server, many: usize, call: impl Fn(usize, bool) -> String) -> String {
-    let alone = many == 1 || server.forgets_batches();
+    let alone = many == 1 || !server.takes_batches();
     let calls: Vec<String> = (0..many).map(|place| call(place, alone)).collect();
     if alone { calls.join("; ") } else { together(calls) }
 }
@@ -194,7 +209,6 @@ impl Desk for Tables {
         Box::pin(async move {
             let claims_of = claims.iter().map(|claim| (&claim.name, claim.id));
             let sets = self.keep.send("renewing", |_| verbs::renew(self.prefix(), claims_of)).await?;
-            claims.iter().for_each(|claim| self.solo.has_ticket(claim.id));
             self.sense(verbs::renewed(&sets, claims.len()))
         })
     }
@@ -276,9 +290,7 @@ impl Desk for Tables {
         Box::pin(async move {
             let beat = self.beat.load(Ordering::Relaxed);
             if beat > 0 && Instant::now().since(Instant::from_nanos(beat)) > BEATS_STOPPED {
-                let text = format!("DELETE FROM {}client WHERE id = {}", self.prefix(), self.client);
-                self.ear.send("tidying", |_| text).await?;
-                let _ = self.beat.compare_exchange(beat, 0, Ordering::Relaxed, Ordering::Relaxed);
+                self.forget_client(beat).await?;
             }
             self.fetch_mail().await?; // what was said to whom has let go meanwhile
             self.tidy_names(&self.ear, names, QUIET).await
@@ -302,7 +314,11 @@ impl Desk for Tables {
             self.fetch_mail().await?;
             let text = format!("DELETE FROM {}client WHERE id = {}", self.prefix(), self.client);
             self.ear.send("leaving", |_| text).await?;
-            self.tidy_names(&self.ear, names, Duration::ZERO).await
+            let said = self.tidy_names(&self.ear, names, Duration::ZERO).await?;
+            // Holds may go on, and their renewals need their connection at once; the others are made when they are needed.
+            self.ear.close().await;
+            self.asks.close().await;
+            Ok(said)
         })
     }
 

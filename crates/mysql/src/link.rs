@@ -189,6 +189,17 @@ impl Link {
         Ok(())
     }
 
+    /// Says goodbye, if there is a connection that nobody uses. The next request makes another.
+    ///
+    /// # Cancel safety
+    /// Dropped, the connection is closed without a word.
+    pub(crate) async fn close(&self) {
+        let Ok(mut place) = self.place.try_lock() else { return };
+        if let Some(Live { conn, .. }) = place.live.take() {
+            let _ = tokio::time::timeout(ANSWER_LIMIT, conn.disconnect()).await;
+        }
+    }
+
     /// What is known about the server, by a connection made now if need be.
     ///
     /// # Cancel safety

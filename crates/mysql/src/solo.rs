@@ -52,11 +52,6 @@ impl Solo {
         }
     }
 
-    /// A claim that is held for long gets a ticket.
-    pub(crate) fn has_ticket(&self, id: ClaimId) {
-        self.known().claims.remove(&id);
-    }
-
     /// A claim is to be ended. Whether it may be without a ticket, and owes nothing that the short way could not do.
     pub(crate) fn ends(&self, ending: &Ending) -> bool {
         let mut known = self.known();

@@ -49,8 +49,8 @@ BEGIN
     END IF;
   END IF;
   IF v_marked = 9223372036854775807 THEN
-    SET v_marked = 0; -- a new row: it may be about any mark there is
-    SELECT ends INTO v_marked FROM {p}mark ORDER BY ends DESC LIMIT 1 LOCK IN SHARE MODE;
+    -- A new row: any mark there is may be about it. Those that are came before this row's lock, or come after it.
+    SELECT IFNULL(MAX(ends), 0) INTO v_marked FROM {p}mark;
   END IF;
   SET v_now = {now};
   IF v_marked > v_now THEN

@@ -18,21 +18,19 @@ BEGIN
   DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
 
   IF p_alone THEN START TRANSACTION; END IF;
-  -- Before the name is looked for: where there is none, the mark is all that an ask could meet.
-  IF p_mark > 0 THEN
-    SET v_now = {now};
-    INSERT INTO {p}mark (id, ends) VALUES (p_id, v_now + p_mark) ON DUPLICATE KEY UPDATE ends = GREATEST(ends, v_now + p_mark);
-  END IF;
   SELECT kind, last, holds, waits, taken, head, ends, solo INTO v_kind, v_last, v_holds, v_waits, v_taken, v_head, v_ends, v_solo
     FROM {p}name WHERE name = p_name FOR UPDATE SKIP LOCKED;
   IF v_kind IS NULL THEN
-    CALL {p}reach(p_name, FALSE, v_locked);
+    CALL {p}reach(p_name, p_mark > 0, v_locked); -- an ask that comes meanwhile waits for the mark by waiting for the name
     IF NOT v_locked THEN
       SELECT kind, last, holds, waits, taken, head, ends, solo INTO v_kind, v_last, v_holds, v_waits, v_taken, v_head, v_ends, v_solo
         FROM {p}name WHERE name = p_name FOR UPDATE;
     END IF;
   END IF;
   SET v_now = {now};
+  IF p_mark > 0 THEN
+    INSERT INTO {p}mark (id, ends) VALUES (p_id, v_now + p_mark) ON DUPLICATE KEY UPDATE ends = GREATEST(ends, v_now + p_mark);
+  END IF;
 
   IF v_locked THEN
     -- Whoever has the name has seen that nobody alive is there: what is over by time need not be ended.
@@ -74,7 +72,9 @@ BEGIN
     UPDATE {p}name SET last = v_last, holds = v_holds, waits = v_waits, taken = v_taken, head = v_head, ends = v_ends,
       used = v_now WHERE name = p_name;
   END IF;
-  IF p_mark > 0 AND v_kind IS NOT NULL THEN
+  IF v_last < 0 THEN
+    DELETE FROM {p}name WHERE name = p_name; -- nobody had asked for it: whoever makes it anew looks for marks
+  ELSEIF p_mark > 0 AND v_kind IS NOT NULL THEN
     UPDATE {p}name SET marked = GREATEST(marked, v_now + p_mark) WHERE name = p_name;
   END IF;
   IF p_alone THEN COMMIT; END IF;

@@ -27,7 +27,8 @@ BEGIN
       SELECT ends, v_now + solo_ttl + solo_delay INTO v_ends, v_until
         FROM {p}name WHERE name = v_name AND solo = v_id FOR UPDATE SKIP LOCKED;
       IF v_ends > v_now THEN
-        CALL {p}unfold(v_name);
+        UPDATE {p}name SET ends = v_until WHERE name = v_name;
+        SET v_until = NULL; -- it is written
       END IF;
     END IF;
     IF v_ends IS NULL THEN
@@ -39,7 +40,9 @@ BEGIN
       END IF;
     END IF;
     IF v_ends > v_now THEN
-      UPDATE {p}ticket SET ends = v_until WHERE id = v_id;
+      IF v_until IS NOT NULL THEN
+        UPDATE {p}ticket SET ends = v_until WHERE id = v_id;
+      END IF;
       IF v_asked THEN
         SELECT v_place, asked_reason, asked_host, asked_pid FROM {p}ticket WHERE id = v_id;
       END IF;

@@ -4,8 +4,7 @@
 -- A name in use, and for a moment after. Whoever changes anything about a name has its row locked.
 --
 -- A claim that is let in while nobody else is there needs no ticket: what one would say of it is in the name's row itself, so
--- that taking and letting go of a name that nobody else wants is one write of one row each. Whoever comes next, and its first
--- renewal, make a ticket of it.
+-- that taking and letting go of a name that nobody else wants is one write of one row each. Whoever comes next makes a ticket of it.
 CREATE TABLE IF NOT EXISTS {p}name (
   name    VARBINARY(512)   NOT NULL,
   kind    TINYINT UNSIGNED NOT NULL, -- 0 mutex, 1 fair mutex, 2 rw lock, 3 semaphore, 4 election
