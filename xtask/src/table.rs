@@ -99,6 +99,7 @@ mod tests {
             liveness: Liveness::LeaseAndProcess,
             reach: Reach::Host,
             cells: false,
+            delays: true,
             shortest_ttl: Duration::from_secs(1),
         };
         let table = render(&[store]);

@@ -99,7 +99,9 @@ async fn looking_does_not_cost_more_with_more_waiters() {
         // The holder looks for messages meanwhile, twice a second, and is counted too.
         let pace = seen.values().sum::<usize>() as f64 / took.as_secs_f64();
         let reads = read as f64 / took.as_secs_f64();
-        eprintln!("{waiters} waiters: {pace:.1} statements and {reads:.0} rows a second, {seen:?}; the server counted {asked}");
+        eprintln!(
+            "{waiters} waiters: {pace:.1} statements and {reads:.0} rows a second, {seen:?}; the server counted {asked}"
+        );
         paces.push(pace);
     }
     assert!(paces.iter().all(|pace| *pace <= paces[0] * 1.3 + 3.0), "{paces:?}");

@@ -49,8 +49,12 @@ pub fn abilities() -> Vec<Abilities> {
         tenure_redis::REDLOCK_ABILITIES,
         #[cfg(feature = "postgres")]
         tenure_postgres::ABILITIES,
+        #[cfg(feature = "postgres")]
+        tenure_postgres::SESSION_ABILITIES,
         #[cfg(feature = "mysql")]
         tenure_mysql::ABILITIES,
+        #[cfg(feature = "mysql")]
+        tenure_mysql::SESSION_ABILITIES,
     ]
 }
 

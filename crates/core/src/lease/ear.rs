@@ -7,8 +7,9 @@
 //!
 //! Where nothing is told (a server that cannot speak, or a pooler in between), looking is all there is, and its pace is made
 //! of what is waited for: a waiter looks again after a sixteenth of the time it has waited already, so that looking adds at
-//! most so much to its wait, and a long wait costs little. Of all waiters of a client for one name only the first looks:
-//! those behind it cannot be let in before. So the cost does not grow with the number of waiters.
+//! most so much to its wait, and a long wait costs little; but soon enough that a grant with a short ttl is found in time. Of
+//! all waiters of a client for one name only the first looks: those behind it cannot be let in before. So the cost does not
+//! grow with the number of waiters.
 //!
 //! Whether messages come is not believed but seen: a grant that a look found, and that no message had told for a while, was
 //! missed, and from then on this client looks; a message that arrives ends that.
@@ -35,7 +36,7 @@ use tokio::sync::{Notify, oneshot};
 
 use super::{Listener, Message, Touched, jitter};
 use crate::keeper::News;
-use crate::{ClaimId, Error, Grant, Instant, LockName, margin};
+use crate::{Claim, ClaimId, Error, Grant, Instant, LockName, margin};
 
 /// How often a client with waiters makes itself heard.
 pub(crate) const HEARTBEAT: Duration = Duration::from_secs(1);
@@ -109,6 +110,8 @@ struct Waiter {
     heard: Instant,
     /// Its ask has left, and it is among `lines`.
     is_in_line: bool,
+    /// How long a grant lasts that is made while it waits: one that nobody tells of must be found before it is over.
+    handover_ttl: Duration,
 }
 
 /// The last answer about a claim: when it was asked for, and when it was given by the server's clock.
@@ -171,12 +174,21 @@ impl Ear {
     }
 
     /// Expects a verdict about a claim that is about to be asked for, for the first time or after this was `last` heard.
-    pub(crate) fn expect(&self, name: &LockName, id: ClaimId, last: Option<Heard>) -> Expecting<'_> {
+    pub(crate) fn expect(&self, claim: &Claim, last: Option<Heard>) -> Expecting<'_> {
         let (verdict, waiting) = oneshot::channel();
         let now = Instant::now();
-        let waiter = Waiter { name: name.clone(), verdict, last, since: now, due: None, heard: now, is_in_line: false };
-        self.waits().waiters.insert(id, waiter);
-        Expecting { ear: self, id, verdict: waiting }
+        let waiter = Waiter {
+            name: claim.name.clone(),
+            verdict,
+            last,
+            since: now,
+            due: None,
+            heard: now,
+            is_in_line: false,
+            handover_ttl: claim.handover_ttl,
+        };
+        self.waits().waiters.insert(claim.id, waiter);
+        Expecting { ear: self, id: claim.id, verdict: waiting }
     }
 
     /// These asks leave now, in this order. One that leaves again may have been lost, and then stands behind.
@@ -205,7 +217,8 @@ impl Ear {
         waiter.heard = now;
         let mut due = change_in.map_or(beat, |change_in| beat.min(now + change_in));
         if !told && leads {
-            let pace = (now.since(waiter.since) / PART).clamp(SHORTEST_PACE, LONGEST_PACE);
+            let longest = LONGEST_PACE.min(waiter.handover_ttl / 4).max(SHORTEST_PACE);
+            let pace = (now.since(waiter.since) / PART).clamp(SHORTEST_PACE, longest);
             due = due.min(now + pace);
         }
         waiter.due = Some(due);

@@ -74,7 +74,7 @@ impl<D: Desk> Inner<D> {
         let mut last = None;
         let mut pace = SOON;
         loop {
-            let mut expecting = (wait != Wait::No).then(|| self.ear.expect(&claim.name, claim.id, last.take()));
+            let mut expecting = (wait != Wait::No).then(|| self.ear.expect(claim, last.take()));
             match self.ask_once(claim, wait != Wait::No).await? {
                 Outcome::Granted(grant) => return Ok(Some(grant)),
                 Outcome::Busy => return Ok(None),

@@ -20,7 +20,7 @@ use crate::dialect::Dialect;
 
 /// What MySQL and MariaDB do by sessions.
 pub const SESSION_ABILITIES: Abilities = Abilities {
-    store: "mysql",
+    store: "mysql session",
     kinds: &[Kind::Mutex, Kind::FairMutex, Kind::Election],
     fencing: Fencing::DataOrClock,
     waiting: Waiting::Notified,

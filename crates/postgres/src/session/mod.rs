@@ -23,7 +23,7 @@ use crate::config::Settings;
 
 /// What PostgreSQL does by sessions.
 pub const SESSION_ABILITIES: Abilities = Abilities {
-    store: "postgres",
+    store: "postgres session",
     kinds: &[Kind::Mutex, Kind::FairMutex, Kind::RwLock, Kind::Election],
     fencing: Fencing::DataOrClock,
     waiting: Waiting::Notified,
