@@ -12,8 +12,8 @@ pub const SCHEMES: &[&str] = &["mysql", "mariadb"];
 
 /// The parameters its URLs may have. Durations are written `50ms`, `30s`, `1m`; a plain number is seconds.
 ///
-/// - `prefix=TEXT` (default `tenure_`): what the names of all tables and procedures begin with; programs with another prefix do
-///   not meet.
+/// - `prefix=TEXT` (default `tenure_`): what the names of all tables and procedures begin with; programs with another
+///   prefix do not meet.
 /// - `liveness=lease` (the default) or `liveness=session`: what keeps a hold alive.
 /// - `max_sessions=NUMBER` (50): with sessions, how many claims may wait at a time, each on a connection of its own.
 /// - `connect_limit=TIME` (5 s): how long making a connection may take: name lookup, TCP, TLS and login.
@@ -65,7 +65,8 @@ pub struct Settings {
     pub patience: Duration,
     /// Refuse to connect where `doctor` would call something bad.
     pub strict: bool,
-    /// With sessions: how many claims may wait at a time, each on a session of its own; others wait for their turn in this process.
+    /// With sessions: how many claims may wait at a time, each on a session of its own; others wait for their turn in this
+    /// process.
     pub max_sessions: usize,
 }
 

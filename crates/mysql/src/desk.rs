@@ -1,22 +1,23 @@
 //! Each verb's way to the server.
 //!
-//! Three connections at most: one for asks and all that is only read, one for renewals and ends, which nothing that a user asks
-//! for can hold up, and one for looking after waiters.
+//! Three connections at most: one for asks and all that is only read, one for renewals and ends, which nothing that a user
+//! asks for can hold up, and one for looking after waiters.
 //!
 //! # Why waiters look, and are not told
 //!
 //! The server cannot speak unasked. One thing comes close: a session that sits in `SLEEP` can be woken by another with
 //! `KILL QUERY`, so a release could wake whoever it lets in. It is not done, for these reasons:
 //!
-//! - Whom a `KILL QUERY` hits is not known: between the look at what the session does and the kill it may have gone on to the
-//!   next statement, which then breaks off in the middle, with its transaction open and its fate unknown.
+//! - Whom a `KILL QUERY` hits is not known: between the look at what the session does and the kill it may have gone on to
+//!   the next statement, which then breaks off in the middle, with its transaction open and its fate unknown.
 //! - It needs the same user, or the right to kill anybody's sessions, which no lock should need.
 //! - A session's number is good for one run of one server, and not behind a proxy; on Galera it is another node's.
-//! - It is done at once, whether or not the release is committed: it would have to come after the commit, and whoever is killed
-//!   in between is never told.
+//! - It is done at once, whether or not the release is committed: it would have to come after the commit, and whoever is
+//!   killed in between is never told.
 //!
 //! What it could save is small. A waiter looks again after a sixteenth of the time it has waited, so looking adds a
-//! thirty-second to a wait on average, never more than 100 ms; and what looking costs does not grow with the number of waiters.
+//! thirty-second to a wait on average, never more than 100 ms; and what looking costs does not grow with the number of
+//! waiters.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -127,8 +128,9 @@ impl Tables {
         self.sense(verbs::touched(&sets).map(|(said, _)| said))
     }
 
-    /// Removes this client's row, unless somebody waits all the same: on a busy machine a beat may be late, and whoever stands
-    /// at the head of a line would be thought dead. Who begins to wait between the two is alive by itself until the next beat.
+    /// Removes this client's row, unless somebody waits all the same: on a busy machine a beat may be late, and whoever
+    /// stands at the head of a line would be thought dead. Who begins to wait between the two is alive by itself until the
+    /// next beat.
     async fn forget_client(&self, beat: u64) -> Result<(), Failure> {
         let (prefix, client) = (self.prefix(), self.client);
         let text = format!("SELECT COUNT(*) FROM {prefix}ticket WHERE client = {client} AND waiting = 1");

@@ -1,5 +1,5 @@
-//! In what MariaDB and MySQL differ, as far as it matters here. MariaDB 10.11 is what the tests run on; what is said of MySQL 8 is
-//! from its manual, and nobody has run it.
+//! In what MariaDB and MySQL differ, as far as it matters here. MariaDB 10.11 is what the tests run on; what is said of
+//! MySQL 8 is from its manual, and nobody has run it.
 //!
 //! | | MariaDB | MySQL |
 //! |---|---|---|

@@ -1,5 +1,5 @@
-//! The procedures are held to the entry rule: random histories of all verbs run on a real server and on core's [`Record`], and
-//! every answer, token, message, view and count must be the same.
+//! The procedures are held to the entry rule: random histories of all verbs run on a real server and on core's [`Record`],
+//! and every answer, token, message, view and count must be the same.
 //!
 //! The record runs at the moment that the procedure says it ran, so nothing depends on how fast anybody is: whatever time
 //! passed between two calls passed for both, and short ttls really end. After each request the test looks at everything

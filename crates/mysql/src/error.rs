@@ -1,7 +1,8 @@
 //! What the server's errors mean: for the code that must go on, and for the person who must act.
 //!
-//! A procedure of ours undoes its transaction before it passes an error on, so what the server refused was not done. Unknown is
-//! what broke off: a connection that ended, a server that shut down, a statement that somebody killed, a commit that failed.
+//! A procedure of ours undoes its transaction before it passes an error on, so what the server refused was not done.
+//! Unknown is what broke off: a connection that ended, a server that shut down, a statement that somebody killed, a commit
+//! that failed.
 
 use std::io;
 

@@ -91,14 +91,14 @@ impl Server {
         self.is_on("innodb_rollback_on_timeout")
     }
 
-    /// Whether what waits together can be committed together: not where a part cannot be undone alone, nor where a later part
-    /// would read what was there when the first one began.
+    /// Whether what waits together can be committed together: not where a part cannot be undone alone, nor where a later
+    /// part would read what was there when the first one began.
     pub(crate) fn takes_batches(&self) -> bool {
         !self.forgets_batches() && !self.logs_statements()
     }
 
-    /// Whether it can write a row at once or not at all, without waiting for whoever has it: then a claim that nobody else wants
-    /// is one plain statement.
+    /// Whether it can write a row at once or not at all, without waiting for whoever has it: then a claim that nobody else
+    /// wants is one plain statement.
     pub(crate) fn writes_at_once(&self) -> bool {
         self.dialect == Dialect::MariaDb && !self.logs_statements()
     }

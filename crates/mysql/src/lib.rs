@@ -4,12 +4,12 @@
 //!
 //! - `config`: settings and URLs; `connect`: from a URL to a backend; `tls`: certificates
 //! - `schema`: what is in the database, and `sql/`: its tables and procedures, which are the algorithm
-//! - `verbs`: each verb as a statement and its answer; `desk`: each verb's way to the server; `solo`: when the short way is worth
-//!   trying
+//! - `verbs`: each verb as a statement and its answer; `desk`: each verb's way to the server; `solo`: when the short way is
+//!   worth trying
 //! - `session`: the other way, with the server's own locks, over [`tenure_core::session`]
 //! - `link`: one connection; `dialect`: in what the two servers differ
-//! - `in_transaction`: the row lock that ends with the user's own commit; `fence`: writes that the database refuses when late;
-//!   `driver`: whose transactions can do both
+//! - `in_transaction`: the row lock that ends with the user's own commit; `fence`: writes that the database refuses when
+//!   late; `driver`: whose transactions can do both
 //! - `error`: what the server's errors mean; `examine`: what is found out about a server, at connecting and for `doctor`
 
 #![forbid(unsafe_code)]

@@ -4,8 +4,9 @@
 //! request takes the connection out of its place and puts it back when the answer was read; a future that is dropped in
 //! between takes it along, and the next request makes another. Nothing half-read is ever used again.
 //!
-//! Who can interleave: requests of one link queue, in the order of asking. While one connects, the others wait for it. After a
-//! failed attempt the next one waits a while, longer each time and at random, so that a restarted server is not stormed.
+//! Who can interleave: requests of one link queue, in the order of asking. While one connects, the others wait for it.
+//! After a failed attempt the next one waits a while, longer each time and at random, so that a restarted server is not
+//! stormed.
 //!
 //! A connection lives on the runtime of whoever happened to need it first: a hop to a thread of our own and back would cost
 //! every request some microseconds. It may vanish with that runtime, or stand still with its only thread; one that fell
@@ -116,8 +117,8 @@ impl Link {
         }
     }
 
-    /// Sends one statement that writes at once or not at all: how many rows it changed, and the number it drew. `None` if somebody
-    /// else has the row in this moment, or if the server cannot be asked so.
+    /// Sends one statement that writes at once or not at all: how many rows it changed, and the number it drew. `None` if
+    /// somebody else has the row in this moment, or if the server cannot be asked so.
     ///
     /// # Cancel safety
     /// As of [`send`](Link::send).

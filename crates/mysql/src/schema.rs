@@ -1,10 +1,10 @@
 //! What is in the database: tables and procedures, whose names begin with a prefix.
 //!
 //! The procedures are the algorithm: each verb is one call, one transaction and one commit, as core's
-//! [`Record`](tenure_core::record::Record) does it. Who can interleave: two verbs on different names, freely; two on the same
-//! name never, since every verb that changes a line has the name's row locked from its first look to its commit. Two things
-//! come without that lock: a renewal, which locks tickets by their ids and waits for nobody, and a look (`touch`), which reads
-//! what was committed and takes the lock only where time has made room.
+//! [`Record`](tenure_core::record::Record) does it. Who can interleave: two verbs on different names, freely; two on the
+//! same name never, since every verb that changes a line has the name's row locked from its first look to its commit. Two
+//! things come without that lock: a renewal, which locks tickets by their ids and waits for nobody, and a look (`touch`),
+//! which reads what was committed and takes the lock only where time has made room.
 //!
 //! Nothing is decided by what a plain read shows: at `REPEATABLE READ` that may be as old as the transaction. Who is inside
 //! and who waits is counted in the name's row, which is locked; whatever else decides is read with a lock.

@@ -41,8 +41,9 @@ pub(crate) fn ask(prefix: &str, client: ClientKey, asking: &Asking, alive: Durat
     )
 }
 
-/// Takes a name that is there and that nobody holds or waits for, or else changes nothing: one write of one row, and no waiting for
-/// whoever has that row. The number drawn is the token and the server's time; that is so if the clock is ahead of the last token.
+/// Takes a name that is there and that nobody holds or waits for, or else changes nothing: one write of one row, and no
+/// waiting for whoever has that row. The number drawn is the token and the server's time; that is so if the clock is ahead
+/// of the last token.
 pub(crate) fn ask_at_once(prefix: &str, client: ClientKey, asking: &Asking) -> String {
     let Asking { claim, by, .. } = asking;
     let (mode, take, permits) = mode_numbers(claim.mode);

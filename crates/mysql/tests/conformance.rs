@@ -13,8 +13,8 @@ fn fresh_prefix() -> String {
     format!("c{}_{}_", std::process::id(), CASES.fetch_add(1, Ordering::Relaxed))
 }
 
-/// How many rows are in the tables of a prefix: all but those that stay on purpose, and the marks of ended claims, which a test
-/// of their own sees removed.
+/// How many rows are in the tables of a prefix: all but those that stay on purpose, and the marks of ended claims, which a
+/// test of their own sees removed.
 fn residue(prefix: &str) -> usize {
     let counts =
         ["name", "ticket", "client", "mail", "cell", "tx"].map(|table| format!("(SELECT COUNT(*) FROM {prefix}{table})"));

@@ -1,5 +1,5 @@
-//! Two nodes that both take writes. Row locks end at the node, so both may let somebody in; what decides is the commit, of which
-//! the cluster lets one pass.
+//! Two nodes that both take writes. Row locks end at the node, so both may let somebody in; what decides is the commit, of
+//! which the cluster lets one pass.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};

@@ -1,7 +1,8 @@
 -- ask: lets a claim in, puts it in line if p_queue says for how long it counts as alive there, or neither. Asked again with
 -- the same id, it answers as the first time.
 --
--- gives now, and one of: granted token left, and 1 if it has no ticket | queued first change_in | busy | locked | mismatch kind permits | late | ended
+-- gives now, and one of: granted token left, and 1 if it has no ticket | queued first change_in | busy | locked | mismatch
+-- kind permits | late | ended
 CREATE PROCEDURE {p}ask(
   IN p_alone BOOLEAN, IN p_name VARBINARY(512), IN p_id BINARY(16), IN p_kind TINYINT UNSIGNED, IN p_mode TINYINT UNSIGNED,
   IN p_take INT UNSIGNED, IN p_permits INT UNSIGNED, IN p_client BIGINT UNSIGNED, IN p_ttl BIGINT, IN p_handover BIGINT,

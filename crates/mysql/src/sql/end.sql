@@ -1,5 +1,5 @@
--- end: ends a claim, whatever it was: a hold, a place in line, or nothing. A hold that is let go before its minimum is over keeps
--- the name closed until then. With p_mark no request for the claim is granted for so long.
+-- end: ends a claim, whatever it was: a hold, a place in line, or nothing. A hold that is let go before its minimum is over
+-- keeps the name closed until then. With p_mark no request for the claim is granted for so long.
 --
 -- gives now, and done, or locked while somebody's own transaction has the name
 CREATE PROCEDURE {p}end(

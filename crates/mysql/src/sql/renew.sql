@@ -1,7 +1,8 @@
 -- renew: extends holds by their ttl. It waits for nobody: a hold that somebody else is at in this moment is left alone.
 --
--- p_claims are the claims one after the other: 16 bytes of id, 2 of the length of the name, and the name. Gives for each that
--- somebody asked something of: its place, reason, host, pid; then now, and for each a letter: h held, l lost, u unknown
+-- p_claims are the claims one after the other: 16 bytes of id, 2 of the length of the name, and the name. Gives for each
+-- that somebody asked something of: its place, reason, host, pid; then now, and for each a letter: h held, l lost, u
+-- unknown
 CREATE PROCEDURE {p}renew(IN p_claims MEDIUMBLOB)
   MODIFIES SQL DATA
   SQL SECURITY INVOKER
@@ -32,8 +33,8 @@ BEGIN
       END IF;
     END IF;
     IF v_ends IS NULL THEN
-      -- Statements of their own: a subquery in an IF reads with a lock, and would wait for it. First where it may have been, then
-      -- where it may have got to meanwhile.
+      -- Statements of their own: a subquery in an IF reads with a lock, and would wait for it. First where it may have
+      -- been, then where it may have got to meanwhile.
       SELECT COUNT(*) INTO v_there FROM {p}name WHERE name = v_name AND solo = v_id;
       IF v_there = 0 THEN
         SELECT COUNT(*) INTO v_there FROM {p}ticket WHERE id = v_id AND waiting = 0 AND closing = 0;

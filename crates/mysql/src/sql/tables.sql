@@ -3,8 +3,9 @@
 
 -- A name in use, and for a moment after. Whoever changes anything about a name has its row locked.
 --
--- A claim that is let in while nobody else is there needs no ticket: what one would say of it is in the name's row itself, so
--- that taking and letting go of a name that nobody else wants is one write of one row each. Whoever comes next makes a ticket of it.
+-- A claim that is let in while nobody else is there needs no ticket: what one would say of it is in the name's row itself,
+-- so that taking and letting go of a name that nobody else wants is one write of one row each. Whoever comes next makes a
+-- ticket of it.
 CREATE TABLE IF NOT EXISTS {p}name (
   name    VARBINARY(512)   NOT NULL,
   kind    TINYINT UNSIGNED NOT NULL, -- 0 mutex, 1 fair mutex, 2 rw lock, 3 semaphore, 4 election
@@ -103,8 +104,8 @@ CREATE TABLE IF NOT EXISTS {p}floor (
   PRIMARY KEY (id)
 ) ENGINE = InnoDB;
 
--- Names that somebody locks in transactions of its own. Whoever has a row locked has the name, until the transaction ends: that
--- is how everybody else knows. A row goes some time after that of its name.
+-- Names that somebody locks in transactions of its own. Whoever has a row locked has the name, until the transaction ends:
+-- that is how everybody else knows. A row goes some time after that of its name.
 CREATE TABLE IF NOT EXISTS {p}tx (
   name VARBINARY(512) NOT NULL,
   PRIMARY KEY (name)

@@ -1,5 +1,5 @@
--- touch: looks after waiters. With p_alive the client is heard of, and keeps the places of all its waiters for so long. A name
--- is locked only where time has made room: a hold has ended, or the first in line has died. Else nothing is written.
+-- touch: looks after waiters. With p_alive the client is heard of, and keeps the places of all its waiters for so long. A
+-- name is locked only where time has made room: a hold has ended, or the first in line has died. Else nothing is written.
 --
 -- p_ids are the ids of claims, one after the other. Gives for each: its place, now, and one of
 -- waiting first change_in | granted token since left | gone; then what others had to say; then now
