@@ -5,8 +5,10 @@
 //! driver's end tells; or stands still, where the runtime has one thread and that is elsewhere: a connection that fell silent on
 //! such a runtime is made anew on the keeper's, and so are all that follow it. Renewals, ends and the ear live there from the start.
 //!
-//! Who can interleave: any number of tasks send through one [`Live`] at once; the server does one request after the other, each a
-//! transaction of its own. Only one task at a time connects; the others wait for it and share what it made. After a failed
+//! Who can interleave: any number of tasks send through one [`Live`], one request at a time, each a transaction of its own. A
+//! pooler lends the server's end to somebody else after every transaction: with a second request on its way behind the first, or
+//! with one whose asker has gone, answers would reach the wrong client (seen with PgBouncer 1.18). So nobody sends before the
+//! last answer has come, and a connection with an answer that nobody waits for is given up. Only one task at a time connects; the others wait for it and share what it made. After a failed
 //! attempt the next one waits a while, longer each time and at random, so that a restarted server is not stormed.
 
 use std::future::poll_fn;
@@ -29,10 +31,6 @@ use crate::verbs::Request;
 
 /// How long a request may go unanswered before its connection is given up.
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);
-/// The same where nobody wants the answer any more: callers have limits of their own, and a connection on which every request is
-/// dropped before its time would stay stuck for ever.
-const STUCK: Duration = Duration::from_secs(1);
-
 /// What a connection says unasked, and that it is over. Called on the driver's task: it must not wait.
 pub(crate) trait Pushes: Send + Sync + 'static {
     /// A notification on a channel.
@@ -80,10 +78,10 @@ pub(crate) struct Live {
     is_given_up: AtomicBool,
     /// When the last answer came.
     heard: AtomicU64,
-    /// When the first request was sent after that; 0 if none was.
-    unanswered: AtomicU64,
     /// To be set when it falls silent; `None` where its runtime cannot stand still.
     homeward: Option<Arc<AtomicBool>>,
+    /// Whoever has it may send.
+    turn: tokio::sync::Mutex<()>,
 }
 
 impl Link {
@@ -209,8 +207,8 @@ impl Way {
             address: address.clone(),
             server,
             is_given_up: AtomicBool::new(false),
+            turn: tokio::sync::Mutex::default(),
             heard: AtomicU64::new(Instant::now().as_nanos()),
-            unanswered: AtomicU64::new(0),
             homeward: may_stand_still.then(|| Arc::clone(&self.homeward)),
         };
         Ok((Arc::new(live), sent))
@@ -262,7 +260,15 @@ impl Live {
 
     fn has_answered(&self) {
         self.heard.store(Instant::now().as_nanos(), Ordering::Relaxed);
-        self.unanswered.store(0, Ordering::Relaxed);
+    }
+
+    /// Sends when nobody else does, and waits for the answer.
+    async fn alone<T>(&self, request: impl Future<Output = T>) -> T {
+        let _turn = self.turn.lock().await;
+        let mut unanswered = Unanswered(Some(self));
+        let answer = request.await;
+        unanswered.0 = None;
+        answer
     }
 
     /// Sends one request; `doing` is for the error.
@@ -271,11 +277,8 @@ impl Live {
     /// Dropped, the request may or may not be executed.
     pub(crate) async fn send(&self, request: &Request<'_>, doing: &str) -> Result<Vec<Row>, Failure> {
         let sent = Instant::now();
-        let _ = self.unanswered.compare_exchange(0, sent.as_nanos(), Ordering::Relaxed, Ordering::Relaxed);
-        let unwanted = Unwanted(self);
-        let answer = tokio::time::timeout(ANSWER_LIMIT, self.client.query_typed(request.sql, &request.params())).await;
-        std::mem::forget(unwanted);
-        match answer {
+        let (sql, parameters) = (request.sql, request.params());
+        match tokio::time::timeout(ANSWER_LIMIT, self.alone(self.client.query_typed(sql, &parameters))).await {
             Ok(Ok(rows)) => {
                 self.has_answered();
                 Ok(rows)
@@ -303,7 +306,7 @@ impl Live {
     /// # Cancel safety
     /// Dropped, they may or may not be executed.
     pub(crate) async fn batch(&self, sql: &str, doing: &str) -> Result<(), Failure> {
-        let done = self.client.batch_execute(sql).await;
+        let done = self.alone(self.client.batch_execute(sql)).await;
         done.map_err(|error| explain(error, Some(&self.address), &self.settings, doing).0)
     }
 
@@ -312,7 +315,7 @@ impl Live {
     /// # Cancel safety
     /// It only reads.
     pub(crate) async fn read(&self, sql: &str, doing: &str) -> Result<Vec<Row>, Failure> {
-        let rows = tokio::time::timeout(self.settings.answer_limit, self.client.query_typed(sql, &[])).await;
+        let rows = tokio::time::timeout(self.settings.answer_limit, self.alone(self.client.query_typed(sql, &[]))).await;
         match rows {
             Ok(rows) => rows.map_err(|error| explain(error, Some(&self.address), &self.settings, doing).0),
             Err(_) => Err(refused(
@@ -323,14 +326,13 @@ impl Live {
     }
 }
 
-/// A request whose answer nobody waited for. That says nothing, unless no other was answered for a while either.
-struct Unwanted<'a>(&'a Live);
+/// A request that was sent. Dropped before its answer came, the connection is given up: nothing may be sent behind it.
+struct Unanswered<'a>(Option<&'a Live>);
 
-impl Drop for Unwanted<'_> {
+impl Drop for Unanswered<'_> {
     fn drop(&mut self) {
-        let since = Instant::from_nanos(self.0.unanswered.load(Ordering::Relaxed));
-        if since > Instant::from_nanos(0) && Instant::now().since(since) >= STUCK {
-            self.0.give_up_if_silent_since(since);
+        if let Some(live) = self.0 {
+            live.give_up();
         }
     }
 }

@@ -82,7 +82,7 @@ impl<D: Desk> Inner<D> {
             let (names, others) = left.split_at(left.len().min(TOGETHER));
             match tries.limit(self.desk.leave(names)).await {
                 Ok(_) if others.is_empty() => return Ok(()),
-                Ok(_) => left = others,
+                Ok(_) => (left, tries) = (others, Tries::of(&self.desk)),
                 Err(failure) if tries.again(&failure).await => {}
                 Err(failure) => return Err(failure.error),
             }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tenure_core::{ErrorKind, Event, Instant, Phase};
 
+use super::record::expect_sound_but_order;
 use super::{Crowd, Database as _, LONG, Record, Stage, Store, Wish, client, leaves_nothing, line_is};
 use crate::proxy::{Cut, Which};
 use crate::{Shape, eventually, in_time};
@@ -46,16 +47,15 @@ pub async fn a_storm_of_resets_breaks_nothing<S: Store>() {
         let clients = [stage.proxied().await, stage.proxied().await];
         let kept = clients[0].mutex("kept").unwrap().ttl(LONG).unwrap().lock().await.unwrap();
         let crowd = Crowd::start(&record, "x", shape, &clients, 8, stage.direct().await);
-        let began = Instant::now();
         for _ in 0..30 {
             tokio::time::sleep(Duration::from_millis(50)).await;
             stage.proxy.cut(Which::All, Cut::Reset);
         }
-        let took = Instant::now().since(began);
         crowd.has_had(&record, 20).await;
         crowd.stop().await;
         assert!(stage.proxy.counters().connections > 30, "there was a storm");
-        record.expect_sound_after(took);
+        // Who asked first may well be heard later: order is that of the asks that got through.
+        expect_sound_but_order(&record.history());
         assert_eq!(kept.phase(), Phase::Held, "the same server: nothing to fear");
         kept.release().await.unwrap();
         leaves_nothing::<S>(&stage.server, clients).await;
