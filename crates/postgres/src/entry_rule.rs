@@ -7,6 +7,7 @@
 //! the time of their clients.
 
 mod histories;
+mod tickets;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -18,7 +19,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use tenure_core::lease::{Asked, Asking, Ended, Ending, Message, Renewed, Touched};
-use tenure_core::record::{Admission, ClientKey, Moment, Record, Stage, Ticket, Touched as Stands, Wake};
+use tenure_core::record::{Admission, ClientKey, Moment, Record, Stage, Touched as Stands, Wake};
 use tenure_core::{Ask, Claim, ClaimId, Instant, Kind, LockName, Mode, Note, Origin, Token, View};
 use tenure_testkit::servers::postgres::Postgres;
 use tokio::runtime::Runtime;
@@ -26,6 +27,7 @@ use tokio::sync::mpsc;
 use tokio_postgres::{AsyncMessage, Client, NoTls, Row};
 
 use self::histories::{CLIENTS, NAMES, Shape, Step, Who, histories};
+use self::tickets::{ends, left, left_with_delay, room, set_alive, standing, waits};
 use crate::schema::Layout;
 use crate::verbs::{self, Request, Verbs};
 
@@ -665,50 +667,4 @@ fn claim(shape: &Shape, names: &[LockName]) -> Claim {
 
 fn moment(now: u64) -> Moment {
     Moment { now: Instant::from_nanos(now * 1_000), wall_micros: now }
-}
-
-/// Waiters are alive while their clients are; those of `heard` are.
-fn set_alive(record: &mut Record, alive: &HashMap<ClientKey, u64>, heard: Option<ClientKey>) {
-    for ticket in &mut record.line {
-        if let Stage::Waiting { alive_until } = &mut ticket.stage {
-            let known = alive.get(&ticket.client).copied().unwrap_or(0);
-            *alive_until = if heard == Some(ticket.client) { Instant::NEVER } else { moment(known).now };
-        }
-    }
-}
-
-fn waits(ticket: &Ticket) -> bool {
-    matches!(ticket.stage, Stage::Waiting { .. })
-}
-
-fn room(mode: Mode) -> u32 {
-    match mode {
-        Mode::Permits { of, .. } => of.get(),
-        Mode::Exclusive | Mode::Shared => i32::MAX as u32,
-    }
-}
-
-fn ends(stage: &Stage) -> Instant {
-    match stage {
-        Stage::Waiting { alive_until } => *alive_until,
-        Stage::Held { expires, .. } | Stage::Closing { expires, .. } => *expires,
-    }
-}
-
-/// What is left of a holder's window: its ticket's, which need not be its claim's.
-fn left(record: &Record, id: ClaimId, at: Moment) -> Duration {
-    let ticket = record.line.iter().find(|ticket| ticket.id == id).expect("it was let in");
-    (ends(&ticket.stage) - ticket.lock_delay).since(at.now)
-}
-
-fn left_with_delay(record: &Record, id: ClaimId, at: Moment) -> Duration {
-    let ticket = record.line.iter().find(|ticket| ticket.id == id).expect("it was let in");
-    ends(&ticket.stage).since(at.now)
-}
-
-/// Whether a waiter is the first, and then when time alone may let somebody in: the earliest end of a hold.
-fn standing(record: &Record, id: ClaimId, at: Moment) -> (bool, Option<Duration>) {
-    let first = record.first_waiter() == Some(id);
-    let holds = record.line.iter().filter(|ticket| !waits(ticket));
-    (first, holds.map(|ticket| ends(&ticket.stage).since(at.now)).min().filter(|_| first))
 }

@@ -16,7 +16,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("tenure-sim", &["tenure-core", "tenure-testkit"]),
     ("tenure-examples", &["tenure"]),
     ("xtask", &["tenure"]),
-    ("tenure-peers", &["tenure"]),
+    ("tenure-peers", &["tenure", "tenure-testkit"]),
 ];
 
 /// Arrows go downward only: core names no store and no driver, a store names no other store, and the command has no
