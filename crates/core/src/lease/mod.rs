@@ -9,7 +9,7 @@
 //! - `tries`: which failures are worth another try, and for how long;
 //! - `tidy`: names that nobody needs any more disappear.
 //!
-//! [`Lease`] puts them together as a [`Backend`].
+//! [`Lease`] puts them together as a [`Backend`](crate::Backend).
 
 mod backend;
 mod batch;

@@ -1,7 +1,7 @@
 //! Real databases, hurt in every way that is known: what a store promises holds, and where it promises nothing (a clock that
 //! jumps, a replica that lagged) exclusion is *seen* to break and the fence to hold.
 //!
-//! The same faults for every store whose server is a database: the store's author writes a [`Store`], and [`faults!`] makes
+//! The same faults for every store whose server is a database: the store's author writes a [`Store`], and [`faults!`](crate::faults!) makes
 //! one real test of every case. What only one server has (its way to replicate) is tested beside it.
 //!
 //! - `record`: a crowd, and holds taken by hand, whose every step goes through the history checker; other stores use it too
@@ -94,7 +94,7 @@ macro_rules! faults {
     };
 }
 
-/// The tests of [`faults!`].
+/// The tests of [`faults!`](crate::faults!).
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __faults {
@@ -183,7 +183,7 @@ pub async fn line_is(client: &Client, name: &str, long: usize) {
     eventually_async(&what, async || client.view(name).await.is_ok_and(|view| view.line.len() == long)).await;
 }
 
-/// What the `taker` test of [`faults!`] does: nothing, unless it was started to be a second process.
+/// What the `taker` test of [`faults!`](crate::faults!) does: nothing, unless it was started to be a second process.
 pub fn serve<S: Store>() {
     crate::taker::serve::<Second<S>>();
 }
