@@ -173,11 +173,16 @@ fn words(error: &DriverFailure, settings: &Settings) -> (ErrorKind, &'static str
         1044 => (
             Backend,
             "the user may not use the database",
-            Some(format!("These are all the rights it needs: {}", schema::grants(settings))),
+            Some(format!(
+                "Has its owner run `tenure migrate`? These are all the rights it needs: {}",
+                schema::grants(settings)
+            )),
         ),
-        _ if DENIED.contains(&code) => {
-            (Backend, "the user lacks a right", Some(format!("These are all it needs: {}", schema::grants(settings))))
-        }
+        _ if DENIED.contains(&code) => (
+            Backend,
+            "the user lacks a right",
+            Some(format!("Has its owner run `tenure migrate`? These are all it needs: {}", schema::grants(settings))),
+        ),
         1146 | 1305 => (
             Backend,
             "a table or procedure of ours is not there",

@@ -53,8 +53,10 @@ pub(crate) const SQL_MODE: &str = "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_
 /// The whole schema as a script for the `mariadb` or `mysql` client: every statement may be run again at any time.
 pub fn schema(settings: &Settings) -> String {
     let mut script = format!(
-        "-- tenure, version {VERSION} of its schema. May be run again at any time; then nothing that is held is lost.\n\n\
+        "-- tenure, version {VERSION} of its schema. May be run again at any time; then nothing that is held is lost.\n\
+         -- Whoever locks needs these rights and no others:\n--   {};\n\n\
          {SQL_MODE};\n\n{}\n\n",
+        grants(settings).replace("; ", ";\n--   "),
         fill(TABLES.trim(), &settings.prefix)
     );
     for statement in first_rows(&settings.prefix) {

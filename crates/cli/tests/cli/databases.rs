@@ -32,9 +32,7 @@ fn apply(mut client: Command, script: &str) {
 fn careful(own: &str, apps: &str, grant: impl Fn(&str), client: Command) {
     let refused = tenure(apps, &["run", "x", "--", "true"]);
     assert_eq!(refused.code(), 125, "{}", refused.stderr);
-    for word in ["tenure migrate", "tenure schema"] {
-        assert!(refused.stderr.contains(word), "says what to do: {}", refused.stderr);
-    }
+    assert!(refused.stderr.contains("tenure migrate"), "says what to do: {}", refused.stderr);
     let schema = tenure(own, &["schema"]);
     assert_eq!(schema.code(), 0, "{}", schema.stderr);
     apply(client, &schema.stdout);
@@ -51,7 +49,7 @@ fn careful(own: &str, apps: &str, grant: impl Fn(&str), client: Command) {
         assert_eq!(ran.code(), 0, "{args:?}: {}{}", ran.stdout, ran.stderr);
     }
     let examined = tenure(apps, &["doctor"]); // a server for tests is bad in other ways: it does not wait for its disk
-    assert!(examined.stdout.lines().any(|line| line.starts_with("good\trights")), "{}", examined.stdout);
+    assert!(examined.stdout.lines().any(|line| line.starts_with("good\tversion")), "{}", examined.stdout);
     let again = tenure(own, &["migrate"]);
     assert_eq!(again.code(), 0, "it can be done again: {}", again.stderr);
     assert_eq!(tenure(apps, &["run", "x", "--", "true"]).code(), 0);
@@ -82,7 +80,7 @@ fn mariadb_with_an_app_that_may_not_make_tables() {
         let line = line.replace(" TO APP", " TO app@'%'");
         session.sql(&line).unwrap_or_else(|error| panic!("{line}: {error}"));
     };
-    sql("GRANT USAGE ON *.* TO app@'%'");
+    sql("GRANT SHOW VIEW ON careful.* TO app@'%'"); // it may log in
     let mut client = Command::new("mariadb");
     client
         .args(["--no-defaults", "--user=root", "--host=127.0.0.1", "--port"])
