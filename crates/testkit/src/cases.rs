@@ -15,7 +15,7 @@ macro_rules! conformance {
             /// Not a promise: what the suite starts in a second process. Does nothing by itself.
             #[test]
             fn taker() {
-                $crate::taker::serve::<Harness>();
+                $crate::serve::<Harness>();
             }
 
             $crate::cases! { $crate::__promises }
@@ -279,7 +279,7 @@ macro_rules! __promises {
                 $(
                     #[test]
                     fn $case() {
-                        $crate::run::<Harness>(TAKER, NEED, $crate::suite::$promise::$case::<Harness>);
+                        $crate::run::<Harness>(TAKER, NEED, $crate::suite::boxed::$promise::$case);
                     }
                 )+
             }
@@ -297,7 +297,7 @@ macro_rules! __as_mutex {
             $(
                 #[test]
                 fn $case() {
-                    $crate::run_as::<Harness>(TAKER, $crate::Shape::$shape, $crate::suite::mutex::$case::<Harness>);
+                    $crate::run_as::<Harness>(TAKER, $crate::Shape::$shape, $crate::suite::boxed::mutex::$case);
                 }
             )+
         }

@@ -43,7 +43,7 @@ pub use faulty::{Faults, Faulty};
 pub use harness::{Harness, MemoryHarness, Sabotage};
 pub use lock::{Held, Lock, Options, Shape};
 pub use rng::Rng;
-pub use scene::{Need, Scene, run, run_as};
+pub use scene::{Need, Scene, run, run_as, serve};
 #[doc(hidden)]
 pub use tenure_core::Kind;
 pub use wait::{LIMIT, eventually, eventually_async, in_time};

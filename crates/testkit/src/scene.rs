@@ -1,31 +1,74 @@
 //! What one case has to work with: a fresh store, clients of it, and second processes.
 
-use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::backend::Reach;
-use tenure_core::{Client, ErrorKind, Kind, MIN_TTL, View};
+use tenure_core::backend::{BoxFuture, Reach};
+use tenure_core::{Backend, Client, ErrorKind, Kind, MIN_TTL, Result, View};
 
 use crate::harness::client_of;
+use crate::suite::boxed::{Case, MutexCase, Playing};
 use crate::taker::Taker;
-use crate::{Faults, Faulty, Harness, Shape, eventually_async};
+use crate::{Faults, Faulty, Harness, Sabotage, Shape, eventually_async};
 
-/// A case's surroundings.
-pub struct Scene<H> {
-    store: H,
+/// A case's surroundings. What kind of store it is nobody sees, and so a case is compiled once for all of them.
+pub struct Scene {
+    store: Box<dyn Store>,
     taker: &'static str,
 }
 
-impl<H> Deref for Scene<H> {
-    type Target = H;
+/// A [`Harness`] of whatever type.
+trait Store: Send + Sync {
+    fn backend(&self) -> BoxFuture<'_, Arc<dyn Backend>>;
+    fn residue(&self) -> BoxFuture<'_, usize>;
+    fn url(&self) -> Option<String>;
+    fn open<'a>(&'a self, url: &'a str) -> BoxFuture<'a, Result<Arc<dyn Backend>>>;
+    fn sabotage(&self, how: Sabotage) -> BoxFuture<'_, bool>;
+    fn client(&self) -> BoxFuture<'_, Client>;
+}
 
-    fn deref(&self) -> &H {
-        &self.store
+impl<H: Harness> Store for H {
+    fn backend(&self) -> BoxFuture<'_, Arc<dyn Backend>> {
+        Box::pin(Harness::backend(self))
+    }
+
+    fn residue(&self) -> BoxFuture<'_, usize> {
+        Box::pin(Harness::residue(self))
+    }
+
+    fn url(&self) -> Option<String> {
+        Harness::url(self)
+    }
+
+    fn open<'a>(&'a self, url: &'a str) -> BoxFuture<'a, Result<Arc<dyn Backend>>> {
+        Box::pin(H::open(url))
+    }
+
+    fn sabotage(&self, how: Sabotage) -> BoxFuture<'_, bool> {
+        Box::pin(Harness::sabotage(self, how))
+    }
+
+    fn client(&self) -> BoxFuture<'_, Client> {
+        Box::pin(Harness::client(self))
     }
 }
 
-impl<H: Harness> Scene<H> {
+impl Scene {
+    /// A client of its own.
+    pub async fn client(&self) -> Client {
+        self.store.client().await
+    }
+
+    /// How much there is in the store right now.
+    pub async fn residue(&self) -> usize {
+        self.store.residue().await
+    }
+
+    /// Does something bad to the store; `false` if this store cannot be treated like that.
+    pub async fn sabotage(&self, how: Sabotage) -> bool {
+        self.store.sabotage(how).await
+    }
+
     /// Two clients of the store.
     pub async fn two_clients(&self) -> (Client, Client) {
         (self.client().await, self.client().await)
@@ -38,26 +81,26 @@ impl<H: Harness> Scene<H> {
 
     /// A client whose store has faults, and their switches.
     pub async fn faulty_client(&self) -> (Client, Arc<Faults>) {
-        let (backend, faults) = Faulty::new(self.backend().await);
+        let (backend, faults) = Faulty::new(self.store.backend().await);
         (client_of(Arc::new(backend)), faults)
     }
 
     /// A client that does not hear what the store says on its own account.
     pub async fn deaf_client(&self) -> Client {
-        let (backend, faults) = Faulty::new(self.backend().await);
+        let (backend, faults) = Faulty::new(self.store.backend().await);
         faults.lose_news(true);
         client_of(Arc::new(backend))
     }
 
     /// A second process with a client of this store.
     pub async fn taker(&self) -> Taker {
-        let url = self.url().expect("a store that other processes reach has a URL");
+        let url = self.store.url().expect("a store that other processes reach has a URL");
         Taker::start(self.taker, &url).await
     }
 
     /// Several of them, started side by side.
     pub async fn takers(&self, many: usize) -> Vec<Taker> {
-        let url = self.url().expect("a store that other processes reach has a URL");
+        let url = self.store.url().expect("a store that other processes reach has a URL");
         let mut starting: Vec<_> = (0..many).map(|_| Taker::spawn(self.taker, &url)).collect();
         for taker in &mut starting {
             taker.ready().await;
@@ -125,7 +168,7 @@ pub enum Need {
 
 impl Need {
     /// Whether the store has it; asserts that it honestly says so where it has not.
-    async fn is_met<H: Harness>(self, scene: &Scene<H>) -> bool {
+    async fn is_met(self, scene: &Scene) -> bool {
         let client = scene.client().await;
         let abilities = client.abilities();
         match self {
@@ -152,8 +195,8 @@ impl Need {
             }
             Need::Processes if abilities.reach > Reach::Process => true,
             Need::Processes => {
-                assert_eq!(scene.url(), None, "a store that only one process reaches has no URL for others");
-                assert!(H::open("anything").await.is_err());
+                assert_eq!(scene.store.url(), None, "a store that only one process reaches has no URL for others");
+                assert!(scene.store.open("anything").await.is_err());
                 false
             }
         }
@@ -161,11 +204,34 @@ impl Need {
 }
 
 /// Runs one case on a fresh store, in a runtime of two workers.
-pub fn run<H: Harness>(taker: &'static str, need: Need, case: impl AsyncFnOnce(&Scene<H>)) {
+pub fn run<H: Harness>(taker: &'static str, need: Need, case: Case) {
+    play(start::<H>, taker, need, &|scene| case(scene));
+}
+
+/// Runs one case of the mutex on another kind.
+pub fn run_as<H: Harness>(taker: &'static str, shape: Shape, case: MutexCase) {
+    play(start::<H>, taker, Need::Kind(shape.kind()), &|scene| case(scene, shape));
+}
+
+/// What the `taker` test does: nothing, unless it was started to be one.
+pub fn serve<H: Harness>() {
+    crate::taker::serve(|url| Box::pin(H::open(url)));
+}
+
+fn start<H: Harness>() -> BoxFuture<'static, Box<dyn Store>> {
+    Box::pin(async { Box::new(H::start().await) as Box<dyn Store> })
+}
+
+fn play(
+    start: fn() -> BoxFuture<'static, Box<dyn Store>>,
+    taker: &'static str,
+    need: Need,
+    case: &dyn for<'a> Fn(&'a Scene) -> Playing<'a>,
+) {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime can be built");
     runtime.block_on(async {
-        let scene = Scene { store: H::start().await, taker };
+        let scene = Scene { store: start().await, taker };
         if need.is_met(&scene).await {
             tokio::time::timeout(HANGS, case(&scene)).await.expect("the case ends");
         }
@@ -174,10 +240,5 @@ pub fn run<H: Harness>(taker: &'static str, need: Need, case: impl AsyncFnOnce(&
     runtime.shutdown_background();
 }
 
-/// Runs one case of the mutex on another kind.
-pub fn run_as<H: Harness>(taker: &'static str, shape: Shape, case: impl AsyncFnOnce(&Scene<H>, Shape)) {
-    run::<H>(taker, Need::Kind(shape.kind()), async |scene| case(scene, shape).await);
-}
-
 /// Beyond every limit that a case waits for by itself.
-const HANGS: Duration = Duration::from_secs(120);
+const HANGS: Duration = Duration::from_secs(300);

@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 /// How long anything may take that must happen in the end. Far beyond what the slowest machine needs, so that running
 /// into it means that it never happens.
-pub const LIMIT: Duration = Duration::from_secs(30);
+pub const LIMIT: Duration = Duration::from_secs(90);
 
 /// Waits until the condition holds; panics after [`LIMIT`].
 #[track_caller]

@@ -8,7 +8,8 @@ use tenure_core::backend::{BoxFuture, Finding};
 use tenure_core::{
     Abilities, Ask, Backend, Claim, ErrorKind, Grant, Kind, LockName, Mode, News, Renewal, Result, Token, View, Wait,
 };
-use tenure_testkit::{Harness, MemoryHarness, Need, Scene, Shape, run, run_as, suite};
+use tenure_testkit::suite::boxed::{self, MutexCase};
+use tenure_testkit::{Harness, MemoryHarness, Need, Shape, run, run_as};
 
 /// The planted faults.
 mod fault {
@@ -148,48 +149,50 @@ impl<const F: u8> Backend for BrokenBackend<F> {
 
 /// Runs a case on memory with a fault, and demands that it fails.
 #[track_caller]
-fn must_fail<const F: u8>(case: impl AsyncFnOnce(&Scene<Broken<F>>, Shape)) {
+fn must_fail<const F: u8>(case: MutexCase) {
     let failed = catch_unwind(AssertUnwindSafe(|| run_as::<Broken<F>>("", Shape::Mutex, case)));
     assert!(failed.is_err(), "the case did not see the fault");
 }
 
 #[test]
 fn exclusion_is_seen_to_be_broken() {
-    must_fail::<{ fault::LONERS }>(suite::mutex::excludes_another_client);
-    must_fail::<{ fault::LONERS }>(suite::mutex::many_tasks_take_turns);
-    must_fail::<{ fault::LONERS }>(suite::mutex::a_stress_is_sound);
+    must_fail::<{ fault::LONERS }>(boxed::mutex::excludes_another_client);
+    must_fail::<{ fault::LONERS }>(boxed::mutex::many_tasks_take_turns);
+    must_fail::<{ fault::LONERS }>(boxed::mutex::a_stress_is_sound);
 }
 
 #[test]
 fn tokens_are_seen_to_repeat() {
-    must_fail::<{ fault::ONE_TOKEN }>(suite::mutex::tokens_rise);
-    must_fail::<{ fault::ONE_TOKEN }>(suite::mutex::a_stress_is_sound);
-    must_fail::<{ fault::ONE_TOKEN }>(async |scene, _| suite::fencing::a_late_writer_is_refused(scene).await);
+    must_fail::<{ fault::ONE_TOKEN }>(boxed::mutex::tokens_rise);
+    must_fail::<{ fault::ONE_TOKEN }>(boxed::mutex::a_stress_is_sound);
+    must_fail::<{ fault::ONE_TOKEN }>(|scene, _| boxed::fencing::a_late_writer_is_refused(scene));
 }
 
 #[test]
 fn windows_are_seen_to_be_too_long() {
-    must_fail::<{ fault::LONG_WINDOWS }>(suite::mutex::a_hold_that_is_not_kept_ends);
-    must_fail::<{ fault::LONG_WINDOWS }>(suite::mutex::a_stress_is_sound);
-    must_fail::<{ fault::HOLLOW_RENEWALS }>(suite::mutex::a_hold_that_is_kept_outlives_its_ttl);
+    must_fail::<{ fault::LONG_WINDOWS }>(boxed::mutex::a_hold_that_is_not_kept_ends);
+    must_fail::<{ fault::LONG_WINDOWS }>(boxed::mutex::a_stress_is_sound);
+    must_fail::<{ fault::HOLLOW_RENEWALS }>(boxed::mutex::a_hold_that_is_kept_outlives_its_ttl);
 }
 
 #[test]
 fn names_are_seen_to_meet() {
-    must_fail::<{ fault::FOLDED_NAMES }>(async |scene, _| suite::names::all_are_different_and_come_back_intact(scene).await);
+    must_fail::<{ fault::FOLDED_NAMES }>(|scene, _| boxed::names::all_are_different_and_come_back_intact(scene));
 }
 
 #[test]
 fn a_release_is_seen_to_be_lost() {
-    must_fail::<{ fault::NO_RELEASE }>(suite::mutex::excludes_another_client);
+    must_fail::<{ fault::NO_RELEASE }>(boxed::mutex::excludes_another_client);
 }
 
 #[test]
 fn an_absent_kind_is_asserted_and_not_skipped() {
     // Honest absence passes, and the case itself does not run …
-    run::<Broken<{ fault::SEMAPHORES_DENIED }>>("", Need::Kind(Kind::Semaphore), async |_| panic!("it is not offered"));
+    run::<Broken<{ fault::SEMAPHORES_DENIED }>>("", Need::Kind(Kind::Semaphore), |_| panic!("it is not offered"));
     // … and it is what the client says, too.
-    run::<Broken<{ fault::SEMAPHORES_DENIED }>>("", Need::Nothing, async |scene| {
-        assert_eq!(scene.client().await.semaphore("x", 1).unwrap_err().kind(), ErrorKind::Unsupported);
+    run::<Broken<{ fault::SEMAPHORES_DENIED }>>("", Need::Nothing, |scene| {
+        Box::pin(async {
+            assert_eq!(scene.client().await.semaphore("x", 1).unwrap_err().kind(), ErrorKind::Unsupported);
+        })
     });
 }

@@ -18,5 +18,5 @@ mod twice;
 /// The second process of `clients`; does nothing unless it was started to be one.
 #[test]
 fn taker() {
-    tenure_testkit::taker::serve::<stage::Store>();
+    tenure_testkit::serve::<stage::Store>();
 }

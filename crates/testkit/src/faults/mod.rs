@@ -185,7 +185,7 @@ pub async fn line_is(client: &Client, name: &str, long: usize) {
 
 /// What the `taker` test of [`faults!`](crate::faults!) does: nothing, unless it was started to be a second process.
 pub fn serve<S: Store>() {
-    crate::taker::serve::<Second<S>>();
+    crate::serve::<Second<S>>();
 }
 
 /// A second process with a client of its own.

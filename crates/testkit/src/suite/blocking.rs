@@ -4,10 +4,10 @@ use std::thread;
 use std::time::Duration;
 
 use super::LONG;
-use crate::{Harness, Scene, in_time};
+use crate::{Scene, in_time};
 
 /// Everything that can be awaited can be waited for on a plain thread.
-pub async fn everything_on_a_plain_thread<H: Harness>(scene: &Scene<H>) {
+pub async fn everything_on_a_plain_thread(scene: &Scene) {
     let (client, other) = scene.two_clients().await;
     let plain = client.clone();
     let work = thread::spawn(move || {
@@ -24,7 +24,7 @@ pub async fn everything_on_a_plain_thread<H: Harness>(scene: &Scene<H>) {
 }
 
 /// Threads wait for each other as tasks do.
-pub async fn threads_take_turns<H: Harness>(scene: &Scene<H>) {
+pub async fn threads_take_turns(scene: &Scene) {
     let client = scene.client().await;
     let count = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(0));
     let threads: Vec<_> = (0..4)
@@ -49,7 +49,7 @@ pub async fn threads_take_turns<H: Harness>(scene: &Scene<H>) {
 }
 
 /// A guard may be dropped on a thread that has never heard of a runtime.
-pub async fn a_guard_dropped_on_a_plain_thread<H: Harness>(scene: &Scene<H>) {
+pub async fn a_guard_dropped_on_a_plain_thread(scene: &Scene) {
     let (client, other) = scene.two_clients().await;
     let held = client.mutex("x").unwrap().ttl(LONG).unwrap().lock().await.unwrap();
     thread::spawn(move || drop(held)).join().unwrap();
@@ -57,7 +57,7 @@ pub async fn a_guard_dropped_on_a_plain_thread<H: Harness>(scene: &Scene<H>) {
 }
 
 /// A guard may be dropped while its thread unwinds.
-pub async fn a_guard_dropped_by_a_panic<H: Harness>(scene: &Scene<H>) {
+pub async fn a_guard_dropped_by_a_panic(scene: &Scene) {
     let (client, other) = scene.two_clients().await;
     let held = client.mutex("x").unwrap().ttl(LONG).unwrap().lock().await.unwrap();
     let panicked = thread::spawn(move || {
@@ -69,7 +69,7 @@ pub async fn a_guard_dropped_by_a_panic<H: Harness>(scene: &Scene<H>) {
 }
 
 /// A guard may be dropped after the runtime that it came from has ended, and so may a waiting future.
-pub async fn dropped_after_the_runtime<H: Harness>(scene: &Scene<H>) {
+pub async fn dropped_after_the_runtime(scene: &Scene) {
     let (client, other) = scene.two_clients().await;
     let (mutex, same) = (client.mutex("x").unwrap().ttl(LONG).unwrap(), client.mutex("x").unwrap());
     let work = thread::spawn(move || {
@@ -89,7 +89,7 @@ pub async fn dropped_after_the_runtime<H: Harness>(scene: &Scene<H>) {
 }
 
 /// A client that is dropped with everything it has, at once, leaves nothing.
-pub async fn a_client_dropped_with_its_guards<H: Harness>(scene: &Scene<H>) {
+pub async fn a_client_dropped_with_its_guards(scene: &Scene) {
     let (client, other) = scene.two_clients().await;
     let mut held = Vec::new();
     for n in 0..20 {
@@ -101,7 +101,7 @@ pub async fn a_client_dropped_with_its_guards<H: Harness>(scene: &Scene<H>) {
 }
 
 /// Closing waits until what was dropped has been released.
-pub async fn closing_waits_for_what_was_dropped<H: Harness>(scene: &Scene<H>) {
+pub async fn closing_waits_for_what_was_dropped(scene: &Scene) {
     let (client, other) = scene.two_clients().await;
     let mut held = Vec::new();
     for n in 0..20 {

@@ -12,10 +12,10 @@ use tenure_core::{Client, Guard, Owner};
 
 use super::LONG;
 use crate::polls::{Polled, at_most};
-use crate::{Harness, Rng, Scene, in_time};
+use crate::{Rng, Scene, in_time};
 
 /// A waiter that is dropped is out of the line at once.
-pub async fn while_queued<H: Harness>(scene: &Scene<H>) {
+pub async fn while_queued(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
     let held = one.mutex("x").unwrap().lock().await.unwrap();
     let mutex = other.mutex("x").unwrap();
@@ -28,7 +28,7 @@ pub async fn while_queued<H: Harness>(scene: &Scene<H>) {
 }
 
 /// An ask for a free lock.
-pub async fn try_lock<H: Harness>(scene: &Scene<H>) {
+pub async fn try_lock(scene: &Scene) {
     at_every_poll(scene, async |clients: &[Client; 2], round| {
         let mutex = clients[1].mutex("x").unwrap().ttl(LONG).unwrap().keep(round % 2 == 0);
         async move { mutex.try_lock().await.map(drop) }
@@ -37,7 +37,7 @@ pub async fn try_lock<H: Harness>(scene: &Scene<H>) {
 }
 
 /// An ask that gives up by itself at about the moment at which it is dropped, or is granted, or both.
-pub async fn try_lock_for<H: Harness>(scene: &Scene<H>) {
+pub async fn try_lock_for(scene: &Scene) {
     at_every_poll(scene, async |clients: &[Client; 2], round| {
         let wait = Duration::from_micros(100) * (round % 20);
         let held = clients[0].mutex("x").unwrap().ttl(LONG).unwrap().lock().await.unwrap();
@@ -49,7 +49,7 @@ pub async fn try_lock_for<H: Harness>(scene: &Scene<H>) {
 }
 
 /// A reader behind a writer.
-pub async fn read<H: Harness>(scene: &Scene<H>) {
+pub async fn read(scene: &Scene) {
     at_every_poll(scene, async |clients: &[Client; 2], round| {
         let held = clients[0].rw_lock("x").unwrap().ttl(LONG).unwrap().write().await.unwrap();
         release_after(Duration::from_micros(50) * (round % 17), [held]);
@@ -60,7 +60,7 @@ pub async fn read<H: Harness>(scene: &Scene<H>) {
 }
 
 /// A writer behind readers.
-pub async fn write<H: Harness>(scene: &Scene<H>) {
+pub async fn write(scene: &Scene) {
     at_every_poll(scene, async |clients: &[Client; 2], round| {
         let readers = clients[0].rw_lock("x").unwrap().ttl(LONG).unwrap();
         let held = [readers.read().await.unwrap(), readers.read().await.unwrap()];
@@ -72,7 +72,7 @@ pub async fn write<H: Harness>(scene: &Scene<H>) {
 }
 
 /// Several permits, of which some are free and some become so.
-pub async fn acquire<H: Harness>(scene: &Scene<H>) {
+pub async fn acquire(scene: &Scene) {
     at_every_poll(scene, async |clients: &[Client; 2], round| {
         let semaphore = clients[0].semaphore("x", 5).unwrap().ttl(LONG).unwrap();
         let held = [semaphore.acquire(1).await.unwrap(), semaphore.acquire(2).await.unwrap()];
@@ -84,7 +84,7 @@ pub async fn acquire<H: Harness>(scene: &Scene<H>) {
 }
 
 /// A candidate behind a leader.
-pub async fn campaign<H: Harness>(scene: &Scene<H>) {
+pub async fn campaign(scene: &Scene) {
     at_every_poll(scene, async |clients: &[Client; 2], round| {
         let leader = clients[0].election("x").unwrap().ttl(LONG).unwrap().campaign().await.unwrap();
         release_after(Duration::from_micros(50) * (round % 17), [leader]);
@@ -95,7 +95,7 @@ pub async fn campaign<H: Harness>(scene: &Scene<H>) {
 }
 
 /// A multi-lock that has the first of its names and waits for the second.
-pub async fn multi<H: Harness>(scene: &Scene<H>) {
+pub async fn multi(scene: &Scene) {
     at_every_poll(scene, async |clients: &[Client; 2], round| {
         let held = clients[0].mutex("x").unwrap().ttl(LONG).unwrap().lock().await.unwrap();
         release_after(Duration::from_micros(50) * (round % 17), [held]);
@@ -106,7 +106,7 @@ pub async fn multi<H: Harness>(scene: &Scene<H>) {
 }
 
 /// An owner that waits to enter, beside another task of the same owner.
-pub async fn reenter<H: Harness>(scene: &Scene<H>) {
+pub async fn reenter(scene: &Scene) {
     at_every_poll(scene, async |clients: &[Client; 2], round| {
         let held = clients[0].mutex("x").unwrap().ttl(LONG).unwrap().lock().await.unwrap();
         release_after(Duration::from_micros(50) * (round % 17), [held]);
@@ -122,7 +122,7 @@ pub async fn reenter<H: Harness>(scene: &Scene<H>) {
 }
 
 /// A release that nobody waits for the end of.
-pub async fn release<H: Harness>(scene: &Scene<H>) {
+pub async fn release(scene: &Scene) {
     at_every_poll(scene, async |clients: &[Client; 2], _| {
         let held = clients[1].mutex("x").unwrap().ttl(LONG).unwrap().lock().await.unwrap();
         async move { held.release().await }
@@ -131,7 +131,7 @@ pub async fn release<H: Harness>(scene: &Scene<H>) {
 }
 
 /// A conversion that is dropped under way leaves one hold, in one mode or the other, that ends with its guard.
-pub async fn convert<H: Harness>(scene: &Scene<H>) {
+pub async fn convert(scene: &Scene) {
     at_every_poll(scene, async |clients: &[Client; 2], round| {
         let lock = clients[1].rw_lock("x").unwrap().ttl(LONG).unwrap();
         let mut held = if round % 2 == 0 { lock.write().await.unwrap() } else { lock.read().await.unwrap() };
@@ -148,7 +148,7 @@ pub async fn convert<H: Harness>(scene: &Scene<H>) {
 }
 
 /// F17: the store has granted, and the waiter is dropped before it looks.
-pub async fn at_the_instant_of_the_grant<H: Harness>(scene: &Scene<H>) {
+pub async fn at_the_instant_of_the_grant(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
     for _ in 0..20 {
         let mutex = other.mutex("x").unwrap().ttl(LONG).unwrap().keep(false);
@@ -159,7 +159,7 @@ pub async fn at_the_instant_of_the_grant<H: Harness>(scene: &Scene<H>) {
 }
 
 /// A task that is aborted while it holds a guard lets go.
-pub async fn a_task_that_holds<H: Harness>(scene: &Scene<H>) {
+pub async fn a_task_that_holds(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
     let mutex = one.mutex("x").unwrap().ttl(LONG).unwrap();
     let (held, holding) = tokio::sync::oneshot::channel();
@@ -174,7 +174,7 @@ pub async fn a_task_that_holds<H: Harness>(scene: &Scene<H>) {
 }
 
 /// Listening and looking can be dropped at will.
-pub async fn lost_asked_and_watch<H: Harness>(scene: &Scene<H>) {
+pub async fn lost_asked_and_watch(scene: &Scene) {
     let client = scene.client().await;
     let held = client.mutex("x").unwrap().ttl(LONG).unwrap().lock().await.unwrap();
     let mut watch = client.watch("x").unwrap();
@@ -195,7 +195,7 @@ pub async fn lost_asked_and_watch<H: Harness>(scene: &Scene<H>) {
 
 /// Drops what `ask` makes after 0, 1, 2 … polls until it completes, then begins again; a hundred rounds and more. After
 /// each of them every name is free, and in the end the store is empty.
-async fn at_every_poll<H: Harness, T, F>(scene: &Scene<H>, mut ask: impl AsyncFnMut(&[Client; 2], u32) -> F)
+async fn at_every_poll<T, F>(scene: &Scene, mut ask: impl AsyncFnMut(&[Client; 2], u32) -> F)
 where
     F: Future<Output = tenure_core::Result<T>>,
 {
@@ -230,7 +230,7 @@ fn release_after<const N: usize>(nap: Duration, held: [Guard; N]) {
 }
 
 /// Lets the waiter be granted in the store without looking again, and drops it.
-pub(super) async fn granted_and_dropped<H: Harness>(scene: &Scene<H>, holder: &Client, waiter: tenure_core::Mutex) {
+pub(super) async fn granted_and_dropped(scene: &Scene, holder: &Client, waiter: tenure_core::Mutex) {
     let held = holder.mutex("x").unwrap().ttl(LONG).unwrap().lock().await.unwrap();
     let mut waiting = pin!(waiter.lock());
     tokio::select! {

@@ -4,10 +4,10 @@ use tenure_core::ErrorKind;
 use tokio::task::JoinSet;
 
 use crate::names::corpus;
-use crate::{Harness, Scene, in_time};
+use crate::{Scene, in_time};
 
 /// Read, write, write again; a stale version writes nothing.
-pub async fn a_stale_version_writes_nothing<H: Harness>(scene: &Scene<H>) {
+pub async fn a_stale_version_writes_nothing(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
     let (mine, yours) = (one.cell("x").unwrap(), other.cell("x").unwrap());
     assert_eq!(mine.get().await.unwrap(), (None, 0));
@@ -21,7 +21,7 @@ pub async fn a_stale_version_writes_nothing<H: Harness>(scene: &Scene<H>) {
 }
 
 /// Tasks of two clients add up without a lock, and no addition is lost.
-pub async fn updates_add_up<H: Harness>(scene: &Scene<H>) {
+pub async fn updates_add_up(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
     let mut tasks = JoinSet::new();
     for task in 0..6 {
@@ -44,7 +44,7 @@ pub async fn updates_add_up<H: Harness>(scene: &Scene<H>) {
 }
 
 /// Removed and made anew, a version does not come back: what was read before is stale for ever.
-pub async fn versions_never_start_over<H: Harness>(scene: &Scene<H>) {
+pub async fn versions_never_start_over(scene: &Scene) {
     let client = scene.client().await;
     let cell = client.cell("x").unwrap();
     let mut last = 0;
@@ -61,7 +61,7 @@ pub async fn versions_never_start_over<H: Harness>(scene: &Scene<H>) {
 }
 
 /// Any bytes, up to 64 KiB, none included; one more is refused.
-pub async fn values_at_their_limits<H: Harness>(scene: &Scene<H>) {
+pub async fn values_at_their_limits(scene: &Scene) {
     let client = scene.client().await;
     let cell = client.cell("x").unwrap();
     let mut version = 0;
@@ -73,7 +73,7 @@ pub async fn values_at_their_limits<H: Harness>(scene: &Scene<H>) {
 }
 
 /// An update that changes its mind writes nothing.
-pub async fn an_update_may_leave_it<H: Harness>(scene: &Scene<H>) {
+pub async fn an_update_may_leave_it(scene: &Scene) {
     let client = scene.client().await;
     let cell = client.cell("x").unwrap();
     let version = cell.set_if(0, "a").await.unwrap().unwrap();
@@ -84,7 +84,7 @@ pub async fn an_update_may_leave_it<H: Harness>(scene: &Scene<H>) {
 }
 
 /// Cells of different names are different, and have nothing to do with locks of the same name.
-pub async fn names_are_different_and_not_locks<H: Harness>(scene: &Scene<H>) {
+pub async fn names_are_different_and_not_locks(scene: &Scene) {
     let client = scene.client().await;
     let names = corpus();
     for name in &names {

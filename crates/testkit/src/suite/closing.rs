@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use super::LONG;
-use crate::{Harness, Scene, in_time};
+use crate::{Scene, in_time};
 
 /// Holds of a client that is closed are held, kept, and let go as before.
-pub async fn while_others_hold<H: Harness>(scene: &Scene<H>) {
+pub async fn while_others_hold(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
-    let ttl = Duration::from_millis(600);
+    let ttl = Duration::from_secs(2);
     let held = one.mutex("x").unwrap().ttl(ttl).unwrap().lock().await.unwrap();
     one.close().await.unwrap();
     let first = held.valid_until();
@@ -22,7 +22,7 @@ pub async fn while_others_hold<H: Harness>(scene: &Scene<H>) {
 }
 
 /// Whoever waits goes on waiting, and is let in as fast as before.
-pub async fn while_others_wait<H: Harness>(scene: &Scene<H>) {
+pub async fn while_others_wait(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
     let held = other.mutex("x").unwrap().ttl(LONG).unwrap().lock().await.unwrap();
     let mutex = one.mutex("x").unwrap().ttl(LONG).unwrap();
@@ -36,7 +36,7 @@ pub async fn while_others_wait<H: Harness>(scene: &Scene<H>) {
 }
 
 /// Nobody who asks at that moment is forgotten.
-pub async fn while_others_ask<H: Harness>(scene: &Scene<H>) {
+pub async fn while_others_ask(scene: &Scene) {
     let client = scene.client().await;
     let asking = tokio::spawn({
         let client = client.clone();
@@ -54,7 +54,7 @@ pub async fn while_others_ask<H: Harness>(scene: &Scene<H>) {
 }
 
 /// A client that was closed can be used again, and closed again.
-pub async fn twice_and_used_after<H: Harness>(scene: &Scene<H>) {
+pub async fn twice_and_used_after(scene: &Scene) {
     let client = scene.client().await;
     client.mutex("x").unwrap().lock().await.unwrap().release().await.unwrap();
     client.close().await.unwrap();

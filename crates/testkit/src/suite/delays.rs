@@ -6,10 +6,10 @@ use tenure_core::{ErrorKind, Instant};
 
 use super::cancel::granted_and_dropped;
 use super::{LONG, SHORT};
-use crate::{Harness, Options as _, Scene, Shape, in_time};
+use crate::{Options as _, Scene, Shape, in_time};
 
 /// Released earlier than its minimum hold, the name stays closed until then, for every kind.
-pub async fn min_hold_keeps_the_name_closed<H: Harness>(scene: &Scene<H>) {
+pub async fn min_hold_keeps_the_name_closed(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
     for shape in Shape::ALL.into_iter().filter(|shape| one.abilities().kinds.contains(&shape.kind())) {
         let lock = shape.make(&one, "x").unwrap().min_hold(SHORT).unwrap();
@@ -27,7 +27,7 @@ pub async fn min_hold_keeps_the_name_closed<H: Harness>(scene: &Scene<H>) {
 }
 
 /// Held for longer than that, it costs nothing.
-pub async fn min_hold_that_is_over_costs_nothing<H: Harness>(scene: &Scene<H>) {
+pub async fn min_hold_that_is_over_costs_nothing(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
     let held = one.mutex("x").unwrap().min_hold(Duration::from_millis(50)).unwrap().lock().await.unwrap();
     tokio::time::sleep(Duration::from_millis(60)).await;
@@ -36,7 +36,7 @@ pub async fn min_hold_that_is_over_costs_nothing<H: Harness>(scene: &Scene<H>) {
 }
 
 /// A name that is only closed can be opened by force.
-pub async fn a_closed_name_can_be_broken_open<H: Harness>(scene: &Scene<H>) {
+pub async fn a_closed_name_can_be_broken_open(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
     one.mutex("x").unwrap().ttl(LONG).unwrap().min_hold(LONG).unwrap().lock().await.unwrap().release().await.unwrap();
     assert!(other.mutex("x").unwrap().try_lock().await.unwrap().is_none());
@@ -45,7 +45,7 @@ pub async fn a_closed_name_can_be_broken_open<H: Harness>(scene: &Scene<H>) {
 }
 
 /// What a multi-lock took in vain nobody has used: it closes nothing.
-pub async fn min_hold_of_a_multi_lock_that_failed<H: Harness>(scene: &Scene<H>) {
+pub async fn min_hold_of_a_multi_lock_that_failed(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
     let held = other.mutex("b").unwrap().lock().await.unwrap();
     let multi = one.multi(["a", "b"]).unwrap().min_hold(LONG).unwrap();
@@ -55,7 +55,7 @@ pub async fn min_hold_of_a_multi_lock_that_failed<H: Harness>(scene: &Scene<H>) 
 }
 
 /// A hold that has expired closes nothing any more, however late it is let go.
-pub async fn min_hold_of_a_hold_that_has_expired<H: Harness>(scene: &Scene<H>) {
+pub async fn min_hold_of_a_hold_that_has_expired(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
     let mutex = one.mutex("x").unwrap().ttl(SHORT).unwrap().keep(false).min_hold(LONG).unwrap();
     let held = mutex.lock().await.unwrap();
@@ -65,7 +65,7 @@ pub async fn min_hold_of_a_hold_that_has_expired<H: Harness>(scene: &Scene<H>) {
 }
 
 /// Letting go of what is lost already does not cut its lock-delay short, in whatever way it is let go.
-pub async fn lock_delay_outlives_the_guard<H: Harness>(scene: &Scene<H>) {
+pub async fn lock_delay_outlives_the_guard(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
     let delay = Duration::from_millis(600);
     for drops in [true, false] {
@@ -85,7 +85,7 @@ pub async fn lock_delay_outlives_the_guard<H: Harness>(scene: &Scene<H>) {
 }
 
 /// To its holder a break is a loss, so the lock-delay holds; a second break opens the name.
-pub async fn lock_delay_after_a_break<H: Harness>(scene: &Scene<H>) {
+pub async fn lock_delay_after_a_break(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
     let held = one.mutex("x").unwrap().ttl(LONG).unwrap().lock_delay(LONG).unwrap().lock().await.unwrap();
     assert_eq!(other.break_holds("x", None).await.unwrap(), 1);
@@ -96,7 +96,7 @@ pub async fn lock_delay_after_a_break<H: Harness>(scene: &Scene<H>) {
 }
 
 /// After a loss the name stays closed for the lock-delay.
-pub async fn lock_delay_after_a_loss<H: Harness>(scene: &Scene<H>) {
+pub async fn lock_delay_after_a_loss(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
     let delay = Duration::from_millis(600);
     let before = Instant::now();
@@ -110,7 +110,7 @@ pub async fn lock_delay_after_a_loss<H: Harness>(scene: &Scene<H>) {
 }
 
 /// After a release it does not, whoever was next.
-pub async fn no_lock_delay_after_a_release<H: Harness>(scene: &Scene<H>) {
+pub async fn no_lock_delay_after_a_release(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
     let mutex = one.mutex("x").unwrap().ttl(LONG).unwrap().lock_delay(LONG).unwrap();
     mutex.lock().await.unwrap().release().await.unwrap();
@@ -124,7 +124,7 @@ pub async fn no_lock_delay_after_a_release<H: Harness>(scene: &Scene<H>) {
 }
 
 /// The store has granted, and the waiter is dropped before it looks: nobody has held it, so nothing is closed for its sake.
-pub async fn at_the_instant_of_the_grant_with_a_minimum_hold<H: Harness>(scene: &Scene<H>) {
+pub async fn at_the_instant_of_the_grant_with_a_minimum_hold(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
     let mutex = other.mutex("x").unwrap().ttl(LONG).unwrap().min_hold(LONG).unwrap();
     granted_and_dropped(scene, &one, mutex).await;

@@ -5,12 +5,12 @@ use std::time::Duration;
 use tenure_core::{Backoff, ErrorKind, Instant, MAX_TTL, MIN_TTL, Note};
 
 use super::LONG;
-use crate::{Harness, Options as _, Scene, Shape, in_time};
+use crate::{Options as _, Scene, Shape, in_time};
 
 const TICK: Duration = Duration::from_nanos(1);
 
 /// F45: every option of every kind takes what is within its limits and refuses the rest, when it is set.
-pub async fn options_are_checked_when_set<H: Harness>(scene: &Scene<H>) {
+pub async fn options_are_checked_when_set(scene: &Scene) {
     let client = scene.client().await;
     for shape in Shape::ALL.into_iter().filter(|shape| client.abilities().kinds.contains(&shape.kind())) {
         let make = || shape.make(&client, "x").unwrap();
@@ -41,7 +41,7 @@ pub async fn options_are_checked_when_set<H: Harness>(scene: &Scene<H>) {
 }
 
 /// The shortest and the longest ttl work, and the window is within what was asked for.
-pub async fn ttls_at_their_limits_work<H: Harness>(scene: &Scene<H>) {
+pub async fn ttls_at_their_limits_work(scene: &Scene) {
     let client = scene.client().await;
     for ttl in [MIN_TTL, MAX_TTL] {
         let granted = ttl.max(client.abilities().shortest_ttl);
@@ -60,7 +60,7 @@ pub async fn ttls_at_their_limits_work<H: Harness>(scene: &Scene<H>) {
 }
 
 /// The shortest ttl can be kept.
-pub async fn the_shortest_ttl_can_be_kept<H: Harness>(scene: &Scene<H>) {
+pub async fn the_shortest_ttl_can_be_kept(scene: &Scene) {
     let client = scene.client().await;
     // A machine that stands still for a tenth of a second loses it, as it should; one of several attempts will not.
     for _ in 0..20 {
@@ -75,7 +75,7 @@ pub async fn the_shortest_ttl_can_be_kept<H: Harness>(scene: &Scene<H>) {
 }
 
 /// Any wait can be asked for: none, an instant, for as long as a `Duration` can say.
-pub async fn any_wait_is_possible<H: Harness>(scene: &Scene<H>) {
+pub async fn any_wait_is_possible(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
     for shape in Shape::ALL.into_iter().filter(|shape| one.abilities().kinds.contains(&shape.kind())) {
         let lock = shape.make(&one, "x").unwrap().ttl(LONG).unwrap();
@@ -98,7 +98,7 @@ pub async fn any_wait_is_possible<H: Harness>(scene: &Scene<H>) {
 }
 
 /// A free lock is had by whoever is ready to wait for no time at all.
-pub async fn no_time_is_enough_for_a_free_lock<H: Harness>(scene: &Scene<H>) {
+pub async fn no_time_is_enough_for_a_free_lock(scene: &Scene) {
     let client = scene.client().await;
     for shape in Shape::ALL.into_iter().filter(|shape| client.abilities().kinds.contains(&shape.kind())) {
         let lock = shape.make(&client, "x").unwrap().ttl(LONG).unwrap();
@@ -110,7 +110,7 @@ pub async fn no_time_is_enough_for_a_free_lock<H: Harness>(scene: &Scene<H>) {
 }
 
 /// A backoff has limits too.
-pub async fn backoffs_are_checked<H: Harness>(_scene: &Scene<H>) {
+pub async fn backoffs_are_checked(_scene: &Scene) {
     let (micro, minute) = (Duration::from_micros(1), Duration::from_secs(60));
     Backoff::new(micro, minute).unwrap();
     Backoff::new(minute, minute).unwrap();

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tenure_core::{Client, Election, ErrorKind, Token};
 
 use super::{LONG, SHORT};
-use crate::{Harness, Scene, in_time};
+use crate::{Scene, in_time};
 
 pub use super::cancel::campaign as cancelled_campaign;
 
@@ -14,7 +14,7 @@ fn make(client: &Client, note: &str) -> Election {
 }
 
 /// Everybody sees who leads: term, note and origin.
-pub async fn everybody_sees_the_leader<H: Harness>(scene: &Scene<H>) {
+pub async fn everybody_sees_the_leader(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
     assert_eq!(make(&other, "b").leader().await.unwrap(), None);
     let leads = make(&one, "10.0.0.7:8080").campaign().await.unwrap();
@@ -27,7 +27,7 @@ pub async fn everybody_sees_the_leader<H: Harness>(scene: &Scene<H>) {
 }
 
 /// Who resigns is followed by the next, in a higher term.
-pub async fn terms_rise<H: Harness>(scene: &Scene<H>) {
+pub async fn terms_rise(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
     let mut leads = make(&one, "0").campaign().await.unwrap();
     for round in 1..10 {
@@ -43,7 +43,7 @@ pub async fn terms_rise<H: Harness>(scene: &Scene<H>) {
 }
 
 /// P14: an observer is told of the leader there is, then of each new one, in rising terms; the last one is never missed.
-pub async fn observers_see_terms_rise<H: Harness>(scene: &Scene<H>) {
+pub async fn observers_see_terms_rise(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
     let first = make(&one, "first").campaign().await.unwrap();
     let mut observer = make(&other, "").observe().unwrap();
@@ -70,7 +70,7 @@ pub async fn observers_see_terms_rise<H: Harness>(scene: &Scene<H>) {
 }
 
 /// F49: a leader that does not keep its lead knows so before anybody else leads.
-pub async fn a_lost_leader_is_replaced<H: Harness>(scene: &Scene<H>) {
+pub async fn a_lost_leader_is_replaced(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
     let leads = make(&one, "old").ttl(SHORT).unwrap().keep(false).campaign().await.unwrap();
     let next = in_time("the next one leads", make(&other, "new").campaign()).await.unwrap();
@@ -81,7 +81,7 @@ pub async fn a_lost_leader_is_replaced<H: Harness>(scene: &Scene<H>) {
 }
 
 /// An observer of an election without a leader waits for one.
-pub async fn an_observer_waits_for_a_leader<H: Harness>(scene: &Scene<H>) {
+pub async fn an_observer_waits_for_a_leader(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
     let mut observer = make(&other, "").observe().unwrap();
     assert!(tokio::time::timeout(Duration::from_millis(30), observer.next()).await.is_err());

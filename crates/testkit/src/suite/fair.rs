@@ -8,10 +8,10 @@ use tenure_core::{Client, Guard, Result};
 use tokio::task::JoinHandle;
 
 use super::{LONG, SHORT};
-use crate::{Harness, Scene, in_time};
+use crate::{Scene, in_time};
 
 /// Puts one more waiter in the line and waits until it stands there, as number `place`.
-async fn queue<H: Harness>(scene: &Scene<H>, client: &Client, place: usize) -> JoinHandle<Result<Guard>> {
+async fn queue(scene: &Scene, client: &Client, place: usize) -> JoinHandle<Result<Guard>> {
     let mutex = client.fair_mutex("x").unwrap().ttl(LONG).unwrap();
     let waiting = tokio::spawn(async move { mutex.lock().await });
     scene.line_is(client, "x", place).await;
@@ -19,7 +19,7 @@ async fn queue<H: Harness>(scene: &Scene<H>, client: &Client, place: usize) -> J
 }
 
 /// P5: twenty waiters of two clients get in one after the other as they came.
-pub async fn first_come_first_served<H: Harness>(scene: &Scene<H>) {
+pub async fn first_come_first_served(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
     let held = one.fair_mutex("x").unwrap().ttl(LONG).unwrap().lock().await.unwrap();
     let mut waiting = Vec::new();
@@ -37,7 +37,7 @@ pub async fn first_come_first_served<H: Harness>(scene: &Scene<H>) {
 }
 
 /// F24: not even `try_lock` gets in ahead of somebody who waits.
-pub async fn nobody_barges_in<H: Harness>(scene: &Scene<H>) {
+pub async fn nobody_barges_in(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
     let held = one.fair_mutex("x").unwrap().ttl(LONG).unwrap().lock().await.unwrap();
     let mut waiting = Vec::new();
@@ -74,7 +74,7 @@ pub async fn nobody_barges_in<H: Harness>(scene: &Scene<H>) {
 }
 
 /// Those who give up are skipped, and the others keep their order.
-pub async fn who_gives_up_is_skipped<H: Harness>(scene: &Scene<H>) {
+pub async fn who_gives_up_is_skipped(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
     let held = one.fair_mutex("x").unwrap().ttl(LONG).unwrap().lock().await.unwrap();
     let mut waiting = Vec::new();
@@ -96,7 +96,7 @@ pub async fn who_gives_up_is_skipped<H: Harness>(scene: &Scene<H>) {
 }
 
 /// A wait that is over gives up its place; those behind it move up.
-pub async fn who_waits_too_long_is_skipped<H: Harness>(scene: &Scene<H>) {
+pub async fn who_waits_too_long_is_skipped(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
     let held = one.fair_mutex("x").unwrap().ttl(LONG).unwrap().lock().await.unwrap();
     let mutex = other.fair_mutex("x").unwrap();
@@ -113,7 +113,7 @@ pub async fn who_waits_too_long_is_skipped<H: Harness>(scene: &Scene<H>) {
 }
 
 /// A holder that is lost makes room for the first in line.
-pub async fn a_lost_holder_is_followed_by_the_first_in_line<H: Harness>(scene: &Scene<H>) {
+pub async fn a_lost_holder_is_followed_by_the_first_in_line(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
     let held = one.fair_mutex("x").unwrap().ttl(SHORT * 2).unwrap().keep(false).lock().await.unwrap();
     let first = queue(scene, &other, 1).await;

@@ -5,10 +5,10 @@ use tenure_core::{ErrorKind, Sequencer, Token};
 use super::{LONG, SHORT};
 use crate::fenced::FencedFile;
 use crate::history::{Recorder, expect_sound};
-use crate::{Harness, Sabotage, Scene, eventually_async, in_time};
+use crate::{Sabotage, Scene, eventually_async, in_time};
 
 /// Tokens rise over every way a hold can end: released, dropped, lost, broken.
-pub async fn tokens_rise_however_a_hold_ends<H: Harness>(scene: &Scene<H>) {
+pub async fn tokens_rise_however_a_hold_ends(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
     let mutex = one.mutex("x").unwrap();
     let mut last = Token::new(0);
@@ -28,7 +28,7 @@ pub async fn tokens_rise_however_a_hold_ends<H: Harness>(scene: &Scene<H>) {
 }
 
 /// F31: a name that was forgotten does not start over.
-pub async fn a_forgotten_name_does_not_start_over<H: Harness>(scene: &Scene<H>) {
+pub async fn a_forgotten_name_does_not_start_over(scene: &Scene) {
     let client = scene.client().await;
     let mut last = Token::new(0);
     for _ in 0..2 {
@@ -41,7 +41,7 @@ pub async fn a_forgotten_name_does_not_start_over<H: Harness>(scene: &Scene<H>) 
 }
 
 /// A token is a time in microseconds or more, where the store has no number of its own: losing everything costs nothing.
-pub async fn tokens_are_seeded<H: Harness>(scene: &Scene<H>) {
+pub async fn tokens_are_seeded(scene: &Scene) {
     let client = scene.client().await;
     if client.abilities().fencing == tenure_core::backend::Fencing::DataOrClock {
         let held = client.mutex("x").unwrap().lock().await.unwrap();
@@ -51,7 +51,7 @@ pub async fn tokens_are_seeded<H: Harness>(scene: &Scene<H>) {
 }
 
 /// A resource that checks tokens refuses the one that comes too late, whatever it believes.
-pub async fn a_late_writer_is_refused<H: Harness>(scene: &Scene<H>) {
+pub async fn a_late_writer_is_refused(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
     let path =
         std::env::temp_dir().join(format!("tenure-late-{}-{}", std::process::id(), tenure_core::Instant::now().as_nanos()));
@@ -71,7 +71,7 @@ pub async fn a_late_writer_is_refused<H: Harness>(scene: &Scene<H>) {
 }
 
 /// The sequencer says which lock, kind, mode and token, and survives being printed.
-pub async fn a_sequencer_survives_being_printed<H: Harness>(scene: &Scene<H>) {
+pub async fn a_sequencer_survives_being_printed(scene: &Scene) {
     let client = scene.client().await;
     let held = client.mutex("invoices/2026 é:%").unwrap().lock().await.unwrap();
     let printed = held.sequencer().to_string();
@@ -82,7 +82,7 @@ pub async fn a_sequencer_survives_being_printed<H: Harness>(scene: &Scene<H>) {
 }
 
 /// A server that restarts goes on with higher tokens, and with what it kept.
-pub async fn a_restart_does_not_start_over<H: Harness>(scene: &Scene<H>) {
+pub async fn a_restart_does_not_start_over(scene: &Scene) {
     let client = scene.client().await;
     let held = client.mutex("x").unwrap().lock().await.unwrap();
     let token = held.token();

@@ -1,8 +1,9 @@
 //! The cases, a file for each promise. Which of them there are is said once, in [`cases!`](crate::cases).
 //!
-//! All are `async fn case<H: Harness>(scene: &Scene<H>)`; those of [`mutex`] also take the kind that plays the mutex.
+//! All are `async fn case(scene: &Scene)`; those of [`mutex`] also take the kind that plays the mutex.
 
 pub mod blocking;
+pub mod boxed;
 pub mod cancel;
 pub mod cell;
 pub mod closing;

@@ -11,7 +11,7 @@ use super::{LONG, SHORT};
 use crate::history::{Recorder, expect_sound};
 use crate::polls::{Polled, at_most};
 use crate::stress::{self, Plan};
-use crate::{Harness, Held, Lock, Options as _, Rng, Scene, Shape, in_time};
+use crate::{Held, Lock, Options as _, Rng, Scene, Shape, in_time};
 
 fn make(shape: Shape, client: &Client) -> Lock {
     shape.make(client, "x").and_then(|lock| lock.ttl(LONG)).expect("the kind is offered")
@@ -22,7 +22,7 @@ async fn lock(lock: &Lock) -> Held {
 }
 
 /// Whoever asks while it is held gets a plain no, and gets in afterwards.
-pub async fn excludes_another_client<H: Harness>(scene: &Scene<H>, shape: Shape) {
+pub async fn excludes_another_client(scene: &Scene, shape: Shape) {
     let (one, other) = scene.two_clients().await;
     let held = lock(&make(shape, &one)).await;
     assert!(make(shape, &other).try_lock().await.unwrap().is_none(), "busy is no error");
@@ -34,7 +34,7 @@ pub async fn excludes_another_client<H: Harness>(scene: &Scene<H>, shape: Shape)
 }
 
 /// F25: a client, a connection or a session is nobody: two tasks of one client exclude each other.
-pub async fn excludes_another_task_of_its_own_client<H: Harness>(scene: &Scene<H>, shape: Shape) {
+pub async fn excludes_another_task_of_its_own_client(scene: &Scene, shape: Shape) {
     let client = scene.client().await;
     let held = lock(&make(shape, &client)).await;
     let other = make(shape, &client.clone());
@@ -44,7 +44,7 @@ pub async fn excludes_another_task_of_its_own_client<H: Harness>(scene: &Scene<H
 }
 
 /// A waiter is woken by the release, though nothing ever expires.
-pub async fn a_waiter_is_let_in_by_the_release<H: Harness>(scene: &Scene<H>, shape: Shape) {
+pub async fn a_waiter_is_let_in_by_the_release(scene: &Scene, shape: Shape) {
     let (one, other) = scene.two_clients().await;
     let held = lock(&make(shape, &one)).await;
     let waiter = make(shape, &other);
@@ -58,7 +58,7 @@ pub async fn a_waiter_is_let_in_by_the_release<H: Harness>(scene: &Scene<H>, sha
 }
 
 /// The same when the guard is only dropped.
-pub async fn a_waiter_is_let_in_by_the_drop<H: Harness>(scene: &Scene<H>, shape: Shape) {
+pub async fn a_waiter_is_let_in_by_the_drop(scene: &Scene, shape: Shape) {
     let (one, other) = scene.two_clients().await;
     let held = lock(&make(shape, &one)).await;
     let waiter = make(shape, &other);
@@ -69,7 +69,7 @@ pub async fn a_waiter_is_let_in_by_the_drop<H: Harness>(scene: &Scene<H>, shape:
 }
 
 /// A wait that is over gives `None`, not before its time, and leaves no place in line.
-pub async fn a_wait_that_is_too_short_gives_up<H: Harness>(scene: &Scene<H>, shape: Shape) {
+pub async fn a_wait_that_is_too_short_gives_up(scene: &Scene, shape: Shape) {
     let (one, other) = scene.two_clients().await;
     let held = lock(&make(shape, &one)).await;
     for wait in [0, 1, 60].map(Duration::from_millis) {
@@ -83,7 +83,7 @@ pub async fn a_wait_that_is_too_short_gives_up<H: Harness>(scene: &Scene<H>, sha
 }
 
 /// A wait that is long enough gets the lock when it becomes free.
-pub async fn a_wait_that_is_long_enough_gets_in<H: Harness>(scene: &Scene<H>, shape: Shape) {
+pub async fn a_wait_that_is_long_enough_gets_in(scene: &Scene, shape: Shape) {
     let (one, other) = scene.two_clients().await;
     let held = lock(&make(shape, &one)).await;
     let waiter = make(shape, &other);
@@ -95,7 +95,7 @@ pub async fn a_wait_that_is_long_enough_gets_in<H: Harness>(scene: &Scene<H>, sh
 }
 
 /// Every grant has a higher token, whichever client has it and however the one before ended.
-pub async fn tokens_rise<H: Harness>(scene: &Scene<H>, shape: Shape) {
+pub async fn tokens_rise(scene: &Scene, shape: Shape) {
     let (one, other) = scene.two_clients().await;
     let mut last = 0;
     for round in 0..50 {
@@ -108,7 +108,7 @@ pub async fn tokens_rise<H: Harness>(scene: &Scene<H>, shape: Shape) {
 }
 
 /// Tasks of two clients count together, and no count is lost.
-pub async fn many_tasks_take_turns<H: Harness>(scene: &Scene<H>, shape: Shape) {
+pub async fn many_tasks_take_turns(scene: &Scene, shape: Shape) {
     const TASKS: u64 = 8;
     const ROUNDS: u64 = 25;
     let (one, other) = scene.two_clients().await;
@@ -132,7 +132,7 @@ pub async fn many_tasks_take_turns<H: Harness>(scene: &Scene<H>, shape: Shape) {
 }
 
 /// A waiter that is dropped is in nobody's way.
-pub async fn a_cancelled_waiter_leaves_the_line<H: Harness>(scene: &Scene<H>, shape: Shape) {
+pub async fn a_cancelled_waiter_leaves_the_line(scene: &Scene, shape: Shape) {
     let (one, other) = scene.two_clients().await;
     let held = lock(&make(shape, &one)).await;
     let mut waiting = Vec::new();
@@ -149,7 +149,7 @@ pub async fn a_cancelled_waiter_leaves_the_line<H: Harness>(scene: &Scene<H>, sh
 }
 
 /// F17: dropped after any number of polls, with the grant on its way or not, an ask leaves no hold and no ticket.
-pub async fn cancelled_at_any_poll_it_leaves_nothing<H: Harness>(scene: &Scene<H>, shape: Shape) {
+pub async fn cancelled_at_any_poll_it_leaves_nothing(scene: &Scene, shape: Shape) {
     let (one, other) = scene.two_clients().await;
     let mut rng = Rng::from_entropy();
     let (mut polls, mut done, mut dropped) = (0, 0, 0);
@@ -181,7 +181,7 @@ pub async fn cancelled_at_any_poll_it_leaves_nothing<H: Harness>(scene: &Scene<H
 }
 
 /// Without renewal a hold ends with its window, the holder knows before anybody else gets in, and releasing says so.
-pub async fn a_hold_that_is_not_kept_ends<H: Harness>(scene: &Scene<H>, shape: Shape) {
+pub async fn a_hold_that_is_not_kept_ends(scene: &Scene, shape: Shape) {
     let (one, other) = scene.two_clients().await;
     let held = lock(&make(shape, &one).ttl(SHORT).unwrap().keep(false)).await;
     let next = lock(&make(shape, &other)).await;
@@ -196,7 +196,7 @@ pub async fn a_hold_that_is_not_kept_ends<H: Harness>(scene: &Scene<H>, shape: S
 }
 
 /// With renewal it does not.
-pub async fn a_hold_that_is_kept_outlives_its_ttl<H: Harness>(scene: &Scene<H>, shape: Shape) {
+pub async fn a_hold_that_is_kept_outlives_its_ttl(scene: &Scene, shape: Shape) {
     let (one, other) = scene.two_clients().await;
     let ttl = Duration::from_secs(1);
     let held = lock(&make(shape, &one).ttl(ttl).unwrap()).await;
@@ -208,7 +208,7 @@ pub async fn a_hold_that_is_kept_outlives_its_ttl<H: Harness>(scene: &Scene<H>, 
 }
 
 /// Spinning waits without a place in line, and gets in.
-pub async fn spinning_gets_in<H: Harness>(scene: &Scene<H>, shape: Shape) {
+pub async fn spinning_gets_in(scene: &Scene, shape: Shape) {
     let (one, other) = scene.two_clients().await;
     let held = lock(&make(shape, &one)).await;
     let spinner = make(shape, &other).spin(Backoff::default());
@@ -222,7 +222,7 @@ pub async fn spinning_gets_in<H: Harness>(scene: &Scene<H>, shape: Shape) {
 }
 
 /// P16: held, waited for, given up, expired: in the end there is nothing in the store.
-pub async fn leaves_nothing<H: Harness>(scene: &Scene<H>, shape: Shape) {
+pub async fn leaves_nothing(scene: &Scene, shape: Shape) {
     let (one, other) = scene.two_clients().await;
     let held = lock(&make(shape, &one)).await;
     assert!(make(shape, &other).try_lock_for(Duration::from_millis(5)).await.unwrap().is_none());
@@ -234,7 +234,7 @@ pub async fn leaves_nothing<H: Harness>(scene: &Scene<H>, shape: Shape) {
 }
 
 /// Everything at once, on record: P1, P2, P5, P9, P10, P11, P12, P14, whichever apply.
-pub async fn a_stress_is_sound<H: Harness>(scene: &Scene<H>, shape: Shape) {
+pub async fn a_stress_is_sound(scene: &Scene, shape: Shape) {
     let clients = [scene.client().await, scene.client().await];
     let recorder = Recorder::in_memory();
     let plan = Plan { shape, name: "x".to_owned(), tasks: 12, rounds: 40, ttl: Duration::from_secs(60) };

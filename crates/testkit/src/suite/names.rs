@@ -7,7 +7,7 @@ use tokio::task::JoinSet;
 
 use super::LONG;
 use crate::names::{corpus, refused};
-use crate::{Harness, Scene, Shape, in_time};
+use crate::{Scene, Shape, in_time};
 
 /// Locks every name of the corpus, with its number as a note.
 async fn lock_all(client: &Client, names: &[String]) -> Vec<tenure_core::Guard> {
@@ -23,7 +23,7 @@ async fn lock_all(client: &Client, names: &[String]) -> Vec<tenure_core::Guard> 
 }
 
 /// F44: every one of more than five hundred names is a lock of its own, and comes back as it was given.
-pub async fn all_are_different_and_come_back_intact<H: Harness>(scene: &Scene<H>) {
+pub async fn all_are_different_and_come_back_intact(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
     let names = corpus();
     let held = lock_all(&one, &names).await;
@@ -48,7 +48,7 @@ pub async fn all_are_different_and_come_back_intact<H: Harness>(scene: &Scene<H>
 }
 
 /// Listing gives them all, intact, in byte order, whole or page by page.
-pub async fn a_listing_has_them_all_in_order<H: Harness>(scene: &Scene<H>) {
+pub async fn a_listing_has_them_all_in_order(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
     let names = corpus();
     let held = lock_all(&one, &names).await;
@@ -68,7 +68,7 @@ pub async fn a_listing_has_them_all_in_order<H: Harness>(scene: &Scene<H>) {
 }
 
 /// A prefix is a prefix, and never a pattern.
-pub async fn a_prefix_is_no_pattern<H: Harness>(scene: &Scene<H>) {
+pub async fn a_prefix_is_no_pattern(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
     let names = corpus();
     let held = lock_all(&one, &names).await;
@@ -88,7 +88,7 @@ async fn listed(client: &Client, prefix: &str, after: Option<&LockName>, limit: 
 }
 
 /// What is no name is refused at the door, by everything that takes one, and says why.
-pub async fn what_is_no_name_is_refused<H: Harness>(scene: &Scene<H>) {
+pub async fn what_is_no_name_is_refused(scene: &Scene) {
     let client = scene.client().await;
     let kinds = client.abilities().kinds;
     for bad in refused() {
@@ -107,7 +107,7 @@ pub async fn what_is_no_name_is_refused<H: Harness>(scene: &Scene<H>) {
 }
 
 /// All kinds share one space: a name in use as one kind is a mismatch for another, and free for it afterwards.
-pub async fn kinds_share_one_space<H: Harness>(scene: &Scene<H>) {
+pub async fn kinds_share_one_space(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
     let kinds = one.abilities().kinds;
     let shapes: Vec<Shape> = Shape::ALL.into_iter().filter(|shape| kinds.contains(&shape.kind())).collect();

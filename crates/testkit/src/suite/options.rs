@@ -5,10 +5,10 @@ use std::time::Duration;
 use tenure_core::{ErrorKind, Instant};
 
 use super::{LONG, SHORT};
-use crate::{Harness, Scene, eventually, in_time};
+use crate::{Scene, eventually, in_time};
 
 /// Renewal stops at the maximum hold, and the hold is lost there: after the ttl, and not after the maximum.
-pub async fn max_hold_ends_the_hold<H: Harness>(scene: &Scene<H>) {
+pub async fn max_hold_ends_the_hold(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
     let (ttl, max) = (Duration::from_millis(600), Duration::from_millis(1_500));
     let before = Instant::now();
@@ -23,7 +23,7 @@ pub async fn max_hold_ends_the_hold<H: Harness>(scene: &Scene<H>) {
 }
 
 /// A maximum that is shorter than the ttl is the window.
-pub async fn max_hold_shorter_than_the_ttl<H: Harness>(scene: &Scene<H>) {
+pub async fn max_hold_shorter_than_the_ttl(scene: &Scene) {
     let client = scene.client().await;
     let held = client.mutex("x").unwrap().ttl(LONG).unwrap().max_hold(SHORT).unwrap().lock().await.unwrap();
     assert!(held.valid_until() <= Instant::now() + SHORT);
@@ -33,9 +33,9 @@ pub async fn max_hold_shorter_than_the_ttl<H: Harness>(scene: &Scene<H>) {
 }
 
 /// A hold at its maximum is no work for the keeper: holds beside it are renewed, and new ones are taken.
-pub async fn max_hold_costs_its_neighbours_nothing<H: Harness>(scene: &Scene<H>) {
+pub async fn max_hold_costs_its_neighbours_nothing(scene: &Scene) {
     let client = scene.client().await;
-    let neighbour = client.mutex("neighbour").unwrap().ttl(Duration::from_millis(900)).unwrap().lock().await.unwrap();
+    let neighbour = client.mutex("neighbour").unwrap().ttl(Duration::from_secs(2)).unwrap().lock().await.unwrap();
     let capped =
         client.mutex("x").unwrap().ttl(Duration::from_secs(3)).unwrap().max_hold(Duration::from_millis(2_500)).unwrap();
     let capped = capped.lock().await.unwrap();
@@ -46,7 +46,7 @@ pub async fn max_hold_costs_its_neighbours_nothing<H: Harness>(scene: &Scene<H>)
 }
 
 /// Notes are shown as they were given: by holders, by waiters, by nobody.
-pub async fn notes_are_shown<H: Harness>(scene: &Scene<H>) {
+pub async fn notes_are_shown(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
     let long = "é'\"%{}".repeat(100);
     let held = one.mutex("x").unwrap().note(&long).unwrap().lock().await.unwrap();

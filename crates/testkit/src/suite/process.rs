@@ -8,13 +8,13 @@ use tenure_core::{Instant, Kind};
 use super::LONG;
 use crate::history::{History, expect_sound};
 use crate::taker::{Order, Reply, Wanted};
-use crate::{Harness, Scene, Shape, in_time};
+use crate::{Scene, Shape, in_time};
 
 /// The ttl of holders that are going to be killed.
 const TTL: Duration = Duration::from_secs(2);
 
 /// F7, P7: after SIGKILL of the holder the next one gets in, with a higher token, at the latest when the ttl is over.
-pub async fn a_killed_holder_is_replaced<H: Harness>(scene: &Scene<H>) {
+pub async fn a_killed_holder_is_replaced(scene: &Scene) {
     let client = scene.client().await;
     let mut taker = scene.taker().await;
     let (token, _) = taker.lock(1, &Wanted::new("x", Shape::Mutex).ttl(TTL)).await;
@@ -30,7 +30,7 @@ pub async fn a_killed_holder_is_replaced<H: Harness>(scene: &Scene<H>) {
 }
 
 /// F20: a waiter that was killed at the head of the line does not hold up those behind it.
-pub async fn a_killed_waiter_is_skipped<H: Harness>(scene: &Scene<H>) {
+pub async fn a_killed_waiter_is_skipped(scene: &Scene) {
     let client = scene.client().await;
     let mutex = client.mutex("x").unwrap().ttl(LONG).unwrap();
     let held = mutex.lock().await.unwrap();
@@ -46,7 +46,7 @@ pub async fn a_killed_waiter_is_skipped<H: Harness>(scene: &Scene<H>) {
 }
 
 /// F20: fifty wait in ten processes, and the first two are killed; the rest are served, in order.
-pub async fn ten_of_fifty_waiters_are_killed<H: Harness>(scene: &Scene<H>) {
+pub async fn ten_of_fifty_waiters_are_killed(scene: &Scene) {
     if !scene.offers(Kind::FairMutex).await {
         return; // there is no order to keep
     }
@@ -78,7 +78,7 @@ pub async fn ten_of_fifty_waiters_are_killed<H: Harness>(scene: &Scene<H>) {
 
 /// F1, P3, P12: a holder stopped past its ttl is lost as soon as it runs again, somebody else held it meanwhile, and the
 /// fenced resource refuses its write.
-pub async fn a_stopped_holder_is_lost_and_fenced<H: Harness>(scene: &Scene<H>) {
+pub async fn a_stopped_holder_is_lost_and_fenced(scene: &Scene) {
     let client = scene.client().await;
     let file = Scratch::new("fenced");
     let mut taker = scene.taker().await;
@@ -99,7 +99,7 @@ pub async fn a_stopped_holder_is_lost_and_fenced<H: Harness>(scene: &Scene<H>) {
 }
 
 /// Processes count in a file under the lock, and no count is lost.
-pub async fn many_count_in_a_file<H: Harness>(scene: &Scene<H>) {
+pub async fn many_count_in_a_file(scene: &Scene) {
     const PROCESSES: usize = 6;
     const ROUNDS: u32 = 50;
     let file = Scratch::new("count");
@@ -115,7 +115,7 @@ pub async fn many_count_in_a_file<H: Harness>(scene: &Scene<H>) {
 }
 
 /// Several processes with several tasks each, on record, for every kind.
-pub async fn a_stress_is_sound<H: Harness>(scene: &Scene<H>) {
+pub async fn a_stress_is_sound(scene: &Scene) {
     let client = scene.client().await;
     let mut takers = scene.takers(3).await;
     for shape in Shape::ALL.into_iter().filter(|shape| client.abilities().kinds.contains(&shape.kind())) {
@@ -133,7 +133,7 @@ pub async fn a_stress_is_sound<H: Harness>(scene: &Scene<H>) {
 }
 
 /// F28: permits of killed holders come back; those of the living stay taken.
-pub async fn half_of_the_permits_come_back<H: Harness>(scene: &Scene<H>) {
+pub async fn half_of_the_permits_come_back(scene: &Scene) {
     if !scene.offers(Kind::Semaphore).await {
         return;
     }
@@ -153,7 +153,7 @@ pub async fn half_of_the_permits_come_back<H: Harness>(scene: &Scene<H>) {
 }
 
 /// F18: a process that ends without letting go costs others no more than its ttl.
-pub async fn an_exit_without_release_costs_no_more_than_the_ttl<H: Harness>(scene: &Scene<H>) {
+pub async fn an_exit_without_release_costs_no_more_than_the_ttl(scene: &Scene) {
     let client = scene.client().await;
     let mut taker = scene.taker().await;
     taker.lock(1, &Wanted::new("x", Shape::Mutex).ttl(TTL)).await;

@@ -5,14 +5,14 @@ use std::time::Duration;
 use tenure_core::{Client, ErrorKind, Owner, ReentrantMutex};
 
 use super::{LONG, SHORT};
-use crate::{Harness, Scene, in_time};
+use crate::{Scene, in_time};
 
 fn make(client: &Client) -> ReentrantMutex {
     client.reentrant_mutex("x").unwrap().ttl(LONG).unwrap()
 }
 
 /// P11: all entries of one hold have its token, and it is free when the last has gone, in whatever order they go.
-pub async fn same_token_and_free_at_zero<H: Harness>(scene: &Scene<H>) {
+pub async fn same_token_and_free_at_zero(scene: &Scene) {
     let (client, other) = scene.two_clients().await;
     let me = Owner::new(&client);
     let outer = make(&client).lock(&me).await.unwrap();
@@ -32,7 +32,7 @@ pub async fn same_token_and_free_at_zero<H: Harness>(scene: &Scene<H>) {
 }
 
 /// Another owner is somebody else, in the same task, client or process.
-pub async fn another_owner_waits<H: Harness>(scene: &Scene<H>) {
+pub async fn another_owner_waits(scene: &Scene) {
     let client = scene.client().await;
     let (me, you) = (Owner::new(&client), Owner::new(&client));
     let mine = make(&client).lock(&me).await.unwrap();
@@ -49,7 +49,7 @@ pub async fn another_owner_waits<H: Harness>(scene: &Scene<H>) {
 }
 
 /// To everybody else it is the mutex of that name.
-pub async fn it_is_a_mutex_to_others<H: Harness>(scene: &Scene<H>) {
+pub async fn it_is_a_mutex_to_others(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
     let me = Owner::new(&one);
     let plain = other.mutex("x").unwrap().lock().await.unwrap();
@@ -62,7 +62,7 @@ pub async fn it_is_a_mutex_to_others<H: Harness>(scene: &Scene<H>) {
 }
 
 /// Two tasks of one owner that ask at once are one ask: both get in, with one token.
-pub async fn two_tasks_of_one_owner<H: Harness>(scene: &Scene<H>) {
+pub async fn two_tasks_of_one_owner(scene: &Scene) {
     let (client, other) = scene.two_clients().await;
     for round in 0..20 {
         let me = Owner::new(&client);
@@ -87,7 +87,7 @@ pub async fn two_tasks_of_one_owner<H: Harness>(scene: &Scene<H>) {
 }
 
 /// A task of an owner that gives up does not take the other's ask with it.
-pub async fn one_task_gives_up_and_the_other_gets_in<H: Harness>(scene: &Scene<H>) {
+pub async fn one_task_gives_up_and_the_other_gets_in(scene: &Scene) {
     let (client, other) = scene.two_clients().await;
     let me = Owner::new(&client);
     let held = other.mutex("x").unwrap().lock().await.unwrap();
@@ -103,7 +103,7 @@ pub async fn one_task_gives_up_and_the_other_gets_in<H: Harness>(scene: &Scene<H
 }
 
 /// A hold that is lost cannot be entered again: the inner section would not learn of it.
-pub async fn a_lost_hold_cannot_be_entered<H: Harness>(scene: &Scene<H>) {
+pub async fn a_lost_hold_cannot_be_entered(scene: &Scene) {
     let client = scene.client().await;
     let me = Owner::new(&client);
     let held = make(&client).ttl(SHORT).unwrap().keep(false).lock(&me).await.unwrap();

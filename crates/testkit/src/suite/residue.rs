@@ -5,10 +5,10 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 
 use super::LONG;
-use crate::{Harness, Options as _, Scene, Shape, in_time};
+use crate::{Options as _, Scene, Shape, in_time};
 
 /// F46: thousands of names, each used and let go of, leave nothing.
-pub async fn thousands_of_names<H: Harness>(scene: &Scene<H>) {
+pub async fn thousands_of_names(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
     let mut tasks = JoinSet::new();
     for task in 0..8 {
@@ -25,7 +25,7 @@ pub async fn thousands_of_names<H: Harness>(scene: &Scene<H>) {
 }
 
 /// Names that were held by all kinds, tried in vain, waited for and given up leave nothing.
-pub async fn every_kind<H: Harness>(scene: &Scene<H>) {
+pub async fn every_kind(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
     for (n, shape) in Shape::ALL.into_iter().filter(|shape| one.abilities().kinds.contains(&shape.kind())).enumerate() {
         let name = format!("x{n}");
@@ -43,7 +43,7 @@ pub async fn every_kind<H: Harness>(scene: &Scene<H>) {
 
 /// A holder that was never heard of again leaves nothing once its time is over, though nobody ever asks for that name: it is
 /// enough that the store is used.
-pub async fn what_only_time_ends<H: Harness>(scene: &Scene<H>) {
+pub async fn what_only_time_ends(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
     for n in 0..20 {
         let mutex = one.mutex(format!("x{n}")).unwrap().ttl(Duration::from_millis(100)).unwrap().keep(false);
@@ -53,7 +53,7 @@ pub async fn what_only_time_ends<H: Harness>(scene: &Scene<H>) {
 }
 
 /// Asks that are refused leave nothing: mismatches, impossible numbers.
-pub async fn what_was_refused<H: Harness>(scene: &Scene<H>) {
+pub async fn what_was_refused(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
     let held = one.mutex("x").unwrap().lock().await.unwrap();
     for shape in Shape::ALL.into_iter().filter(|shape| shape.kind() != tenure_core::Kind::Mutex) {

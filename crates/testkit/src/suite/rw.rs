@@ -8,7 +8,7 @@ use tenure_core::{Client, ErrorKind, Mode, RwLock};
 use tokio::task::JoinSet;
 
 use super::{LONG, SHORT};
-use crate::{Harness, Scene, in_time};
+use crate::{Scene, in_time};
 
 pub use super::cancel::{convert as cancelled_convert, read as cancelled_read, write as cancelled_write};
 
@@ -17,7 +17,7 @@ fn make(client: &Client) -> RwLock {
 }
 
 /// Readers of any client are inside together, each with a token of its own.
-pub async fn readers_share<H: Harness>(scene: &Scene<H>) {
+pub async fn readers_share(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
     let a = make(&one).read().await.unwrap();
     let b = make(&one).try_read().await.unwrap().expect("readers share");
@@ -27,7 +27,7 @@ pub async fn readers_share<H: Harness>(scene: &Scene<H>) {
 }
 
 /// A writer is alone.
-pub async fn a_writer_excludes_everybody<H: Harness>(scene: &Scene<H>) {
+pub async fn a_writer_excludes_everybody(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
     let writer = make(&one).write().await.unwrap();
     assert!(make(&other).try_read().await.unwrap().is_none());
@@ -38,7 +38,7 @@ pub async fn a_writer_excludes_everybody<H: Harness>(scene: &Scene<H>) {
 }
 
 /// Readers keep writers out, to the last of them.
-pub async fn readers_exclude_a_writer<H: Harness>(scene: &Scene<H>) {
+pub async fn readers_exclude_a_writer(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
     let (a, b) = (make(&one).read().await.unwrap(), make(&other).read().await.unwrap());
     assert!(make(&one).try_write().await.unwrap().is_none());
@@ -49,7 +49,7 @@ pub async fn readers_exclude_a_writer<H: Harness>(scene: &Scene<H>) {
 }
 
 /// F23: a reader that comes after a waiting writer waits behind it.
-pub async fn a_reader_queues_behind_a_waiting_writer<H: Harness>(scene: &Scene<H>) {
+pub async fn a_reader_queues_behind_a_waiting_writer(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
     let reader = make(&one).read().await.unwrap();
     let lock = make(&other);
@@ -67,7 +67,7 @@ pub async fn a_reader_queues_behind_a_waiting_writer<H: Harness>(scene: &Scene<H
 }
 
 /// A waiting writer that gives up lets the readers behind it in, while the first reader stays.
-pub async fn a_writer_that_gives_up_lets_readers_in<H: Harness>(scene: &Scene<H>) {
+pub async fn a_writer_that_gives_up_lets_readers_in(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
     let first = make(&one).read().await.unwrap();
     let lock = make(&other);
@@ -82,7 +82,7 @@ pub async fn a_writer_that_gives_up_lets_readers_in<H: Harness>(scene: &Scene<H>
 }
 
 /// A writer that leaves lets all waiting readers in together.
-pub async fn a_writer_lets_all_readers_in<H: Harness>(scene: &Scene<H>) {
+pub async fn a_writer_lets_all_readers_in(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
     let writer = make(&one).write().await.unwrap();
     let mut reading = JoinSet::new();
@@ -97,7 +97,7 @@ pub async fn a_writer_lets_all_readers_in<H: Harness>(scene: &Scene<H>) {
 }
 
 /// F23: sixteen readers in a loop, never all out at once, cannot keep a writer out.
-pub async fn readers_do_not_starve_a_writer<H: Harness>(scene: &Scene<H>) {
+pub async fn readers_do_not_starve_a_writer(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
     let over = Arc::new(AtomicBool::new(false));
     let mut reading = JoinSet::new();
@@ -119,7 +119,7 @@ pub async fn readers_do_not_starve_a_writer<H: Harness>(scene: &Scene<H>) {
 }
 
 /// Nor can writers keep a reader out.
-pub async fn writers_do_not_starve_a_reader<H: Harness>(scene: &Scene<H>) {
+pub async fn writers_do_not_starve_a_reader(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
     let over = Arc::new(AtomicBool::new(false));
     let mut writing = JoinSet::new();
@@ -141,7 +141,7 @@ pub async fn writers_do_not_starve_a_reader<H: Harness>(scene: &Scene<H>) {
 }
 
 /// A reader that is lost is in no writer's way.
-pub async fn a_lost_reader_lets_the_writer_in<H: Harness>(scene: &Scene<H>) {
+pub async fn a_lost_reader_lets_the_writer_in(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
     let reader = make(&one).ttl(SHORT).unwrap().keep(false).read().await.unwrap();
     let writer = in_time("the writer is let in", make(&other).write()).await.unwrap();
@@ -151,7 +151,7 @@ pub async fn a_lost_reader_lets_the_writer_in<H: Harness>(scene: &Scene<H>) {
 }
 
 /// A writer that becomes a reader lets others in without letting go.
-pub async fn downgrade_lets_readers_in<H: Harness>(scene: &Scene<H>) {
+pub async fn downgrade_lets_readers_in(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
     let mut held = make(&one).write().await.unwrap();
     let lock = make(&other);
@@ -169,7 +169,7 @@ pub async fn downgrade_lets_readers_in<H: Harness>(scene: &Scene<H>) {
 }
 
 /// A reader that is alone becomes the writer, with a higher token.
-pub async fn upgrade_alone<H: Harness>(scene: &Scene<H>) {
+pub async fn upgrade_alone(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
     let mut held = make(&one).read().await.unwrap();
     // One that came later and has gone may have shown its higher token to the resource.
@@ -184,7 +184,7 @@ pub async fn upgrade_alone<H: Harness>(scene: &Scene<H>) {
 }
 
 /// F26: of two readers that both want to become the writer, neither does, and neither waits for the other.
-pub async fn two_readers_cannot_both_upgrade<H: Harness>(scene: &Scene<H>) {
+pub async fn two_readers_cannot_both_upgrade(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
     let (mut a, mut b) = (make(&one).read().await.unwrap(), make(&other).read().await.unwrap());
     let (a_did, b_did) = in_time("nobody waits", async { tokio::join!(a.try_upgrade(), b.try_upgrade()) }).await;
@@ -196,7 +196,7 @@ pub async fn two_readers_cannot_both_upgrade<H: Harness>(scene: &Scene<H>) {
 }
 
 /// Down and up and down again is one hold.
-pub async fn up_and_down_again<H: Harness>(scene: &Scene<H>) {
+pub async fn up_and_down_again(scene: &Scene) {
     let client = scene.client().await;
     let mut held = make(&client).write().await.unwrap();
     let mut last = held.token();
@@ -213,7 +213,7 @@ pub async fn up_and_down_again<H: Harness>(scene: &Scene<H>) {
 }
 
 /// What cannot be converted says so and stays as it is.
-pub async fn only_the_other_mode_can_be_converted_to<H: Harness>(scene: &Scene<H>) {
+pub async fn only_the_other_mode_can_be_converted_to(scene: &Scene) {
     let client = scene.client().await;
     let mut reader = make(&client).read().await.unwrap();
     assert_eq!(reader.downgrade().await.unwrap_err().kind(), ErrorKind::Unsupported);
@@ -227,7 +227,7 @@ pub async fn only_the_other_mode_can_be_converted_to<H: Harness>(scene: &Scene<H
 }
 
 /// A hold that is lost cannot be converted back to life.
-pub async fn a_lost_hold_cannot_be_converted<H: Harness>(scene: &Scene<H>) {
+pub async fn a_lost_hold_cannot_be_converted(scene: &Scene) {
     let client = scene.client().await;
     let mut reader = make(&client).ttl(SHORT).unwrap().keep(false).read().await.unwrap();
     reader.lost().await;
@@ -235,7 +235,7 @@ pub async fn a_lost_hold_cannot_be_converted<H: Harness>(scene: &Scene<H>) {
 }
 
 /// A conversion does not make a hold last longer than the store lets it: no window reaches past what the store keeps.
-pub async fn a_conversion_gives_no_more_time_than_the_store_does<H: Harness>(scene: &Scene<H>) {
+pub async fn a_conversion_gives_no_more_time_than_the_store_does(scene: &Scene) {
     let (client, faults) = scene.faulty_client().await;
     let other = scene.client().await;
     faults.fail_renewals(true);
@@ -249,7 +249,7 @@ pub async fn a_conversion_gives_no_more_time_than_the_store_does<H: Harness>(sce
 
 /// A downgrade without an answer arrives when its holder is the writer again, whether that was a reader meanwhile or the
 /// writer all along: nobody else is let in.
-pub async fn a_late_downgrade_does_nothing<H: Harness>(scene: &Scene<H>) {
+pub async fn a_late_downgrade_does_nothing(scene: &Scene) {
     let (client, faults) = scene.faulty_client().await;
     let other = scene.client().await;
     let mut held = make(&client).write().await.unwrap();
@@ -271,7 +271,7 @@ pub async fn a_late_downgrade_does_nothing<H: Harness>(scene: &Scene<H>) {
 }
 
 /// An upgrade without an answer arrives when its holder was the writer meanwhile and is a reader again: nobody is kept out.
-pub async fn a_late_upgrade_does_nothing<H: Harness>(scene: &Scene<H>) {
+pub async fn a_late_upgrade_does_nothing(scene: &Scene) {
     let (client, faults) = scene.faulty_client().await;
     let other = scene.client().await;
     let mut held = make(&client).read().await.unwrap();
@@ -286,7 +286,7 @@ pub async fn a_late_upgrade_does_nothing<H: Harness>(scene: &Scene<H>) {
 }
 
 /// Whoever never heard what became of its upgrade can give it up: it is a reader then, and others share it.
-pub async fn an_upgrade_without_an_answer_can_be_given_up<H: Harness>(scene: &Scene<H>) {
+pub async fn an_upgrade_without_an_answer_can_be_given_up(scene: &Scene) {
     let (client, faults) = scene.faulty_client().await;
     let other = scene.client().await;
     for was_done in [true, false] {

@@ -8,7 +8,7 @@ use tenure_core::{Client, ErrorKind, Semaphore};
 use tokio::task::JoinSet;
 
 use super::{LONG, SHORT};
-use crate::{Harness, Scene, in_time};
+use crate::{Scene, in_time};
 
 pub use super::cancel::acquire as cancelled_acquire;
 
@@ -17,7 +17,7 @@ fn make(client: &Client, permits: u32) -> Semaphore {
 }
 
 /// Permits are counted over all clients, and come back.
-pub async fn permits_are_counted<H: Harness>(scene: &Scene<H>) {
+pub async fn permits_are_counted(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
     let a = make(&one, 3).acquire(1).await.unwrap();
     let b = make(&other, 3).acquire(2).await.unwrap();
@@ -32,7 +32,7 @@ pub async fn permits_are_counted<H: Harness>(scene: &Scene<H>) {
 }
 
 /// Nobody can ask for none, or for more than there are; there is no semaphore without permits.
-pub async fn impossible_numbers_are_refused<H: Harness>(scene: &Scene<H>) {
+pub async fn impossible_numbers_are_refused(scene: &Scene) {
     let client = scene.client().await;
     assert_eq!(client.semaphore("x", 0).unwrap_err().kind(), ErrorKind::BadOption);
     for permits in [0, 4, u32::MAX] {
@@ -45,7 +45,7 @@ pub async fn impossible_numbers_are_refused<H: Harness>(scene: &Scene<H>) {
 }
 
 /// Everybody must say the same number while it is in use; afterwards it may change.
-pub async fn another_number_is_a_mismatch<H: Harness>(scene: &Scene<H>) {
+pub async fn another_number_is_a_mismatch(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
     let held = make(&one, 3).acquire(1).await.unwrap();
     for permits in [2, 4] {
@@ -59,7 +59,7 @@ pub async fn another_number_is_a_mismatch<H: Harness>(scene: &Scene<H>) {
 }
 
 /// A large request that waits is not overtaken by small ones that would still fit.
-pub async fn a_large_request_is_not_overtaken<H: Harness>(scene: &Scene<H>) {
+pub async fn a_large_request_is_not_overtaken(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
     let held = make(&one, 4).acquire(3).await.unwrap();
     let semaphore = make(&other, 4);
@@ -77,7 +77,7 @@ pub async fn a_large_request_is_not_overtaken<H: Harness>(scene: &Scene<H>) {
 }
 
 /// F23 for permits: a stream of small requests does not starve a large one.
-pub async fn small_requests_do_not_starve_a_large_one<H: Harness>(scene: &Scene<H>) {
+pub async fn small_requests_do_not_starve_a_large_one(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
     let over = Arc::new(AtomicBool::new(false));
     let mut small = JoinSet::new();
@@ -99,7 +99,7 @@ pub async fn small_requests_do_not_starve_a_large_one<H: Harness>(scene: &Scene<
 }
 
 /// A large request that gives up lets the small ones behind it in.
-pub async fn a_large_request_that_gives_up_makes_room<H: Harness>(scene: &Scene<H>) {
+pub async fn a_large_request_that_gives_up_makes_room(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
     let held = make(&one, 4).acquire(2).await.unwrap();
     let semaphore = make(&other, 4);
@@ -118,7 +118,7 @@ pub async fn a_large_request_that_gives_up_makes_room<H: Harness>(scene: &Scene<
 }
 
 /// F28: permits of a holder that is lost come back, and only those.
-pub async fn lost_permits_come_back<H: Harness>(scene: &Scene<H>) {
+pub async fn lost_permits_come_back(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
     let stays = make(&one, 4).acquire(1).await.unwrap();
     let goes = make(&other, 4).ttl(SHORT).unwrap().keep(false).acquire(3).await.unwrap();

@@ -6,7 +6,7 @@
 
 mod serve;
 
-pub use serve::serve;
+pub(crate) use serve::serve;
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::PathBuf;

@@ -3,8 +3,10 @@
 use std::collections::HashMap;
 use std::io::{BufRead as _, Write as _};
 use std::path::Path;
+use std::sync::Arc;
 
-use tenure_core::{Client, Instant, Result};
+use tenure_core::backend::BoxFuture;
+use tenure_core::{Backend, Client, Instant, Result};
 use tokio::task::JoinHandle;
 
 use super::{MARK, Order, Reply, Slot, TAKER, Wanted};
@@ -13,14 +15,14 @@ use crate::harness::client_of;
 use crate::history::Recorder;
 use crate::lock::Options as _;
 use crate::stress::{self, Plan};
-use crate::{Harness, Held, Lock};
+use crate::{Held, Lock};
 
 /// What the `taker` test does: nothing, unless it was started to be one.
-pub fn serve<H: Harness>() {
+pub(crate) fn serve(open: impl Fn(&str) -> BoxFuture<'_, Result<Arc<dyn Backend>>>) {
     let Ok(url) = std::env::var(TAKER) else { return };
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime can be built");
-    let client = runtime.block_on(async { client_of(H::open(&url).await.expect("the store can be opened")) });
+    let client = runtime.block_on(async { client_of(open(&url).await.expect("the store can be opened")) });
     let mut taker = Serving { client, held: HashMap::new(), asking: HashMap::new() };
     reply(&Reply::Ready);
     for line in std::io::stdin().lock().lines() {
