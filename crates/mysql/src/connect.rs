@@ -102,6 +102,12 @@ async fn apply(conn: &mut Conn, settings: &Settings) -> mysql_async::Result<()> 
     for statement in schema::statements(&settings.prefix) {
         conn.query_drop(statement).await?;
     }
+    if settings.liveness == Liveness::Session {
+        let (server, _) = examine::look(conn, &examine::Runs::default()).await?;
+        for statement in session::statements(&settings.prefix, server.dialect) {
+            conn.query_drop(statement).await?;
+        }
+    }
     Ok(())
 }
 

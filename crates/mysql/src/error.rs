@@ -42,8 +42,8 @@ pub(crate) fn explain_create(error: DriverFailure, settings: &Settings) -> Error
     }
     explained.with_hint(format!(
         "Run `tenure migrate` once as somebody who may (CREATE, CREATE ROUTINE, ALTER ROUTINE), or apply what `tenure schema` \
-         prints; after that this user needs: {}",
-        schema::grants(settings)
+         prints; the rights that this user {:?} needs then are listed there, at the top",
+        settings.user
     ))
 }
 

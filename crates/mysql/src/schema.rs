@@ -14,6 +14,7 @@
 //! `sysdate-is-now` changes `SYSDATE`.
 
 use crate::config::{Liveness, Settings};
+use crate::dialect::Dialect;
 use crate::session;
 
 /// The version of all this; another one in the database is refused.
@@ -63,13 +64,13 @@ pub fn schema(settings: &Settings) -> String {
         script += &format!("{statement};\n\n");
     }
     if settings.liveness == Liveness::Session {
-        for statement in session::statements(&settings.prefix) {
+        for statement in session::statements(&settings.prefix, Dialect::MariaDb) {
             script += &format!("{statement};\n\n");
         }
     }
     script += "DELIMITER //\n\n";
     for (drop, create) in procedures(&settings.prefix) {
-        script += &format!("{drop}//\n{create}//\n\n");
+        script += &format!("{drop} //\n{create} //\n\n");
     }
     script += &format!("DELIMITER ;\n\n{};\n", stamp(&settings.prefix));
     script
@@ -87,8 +88,10 @@ pub(crate) fn statements(prefix: &str) -> Vec<String> {
 /// What somebody who may do so must grant to whoever runs it.
 pub(crate) fn grants(settings: &Settings) -> String {
     let Settings { prefix, database, .. } = settings;
+    let of_sessions = if settings.liveness == Liveness::Session { session::WRITTEN } else { &[] };
     let tables: Vec<String> = WRITTEN
         .iter()
+        .chain(of_sessions)
         .map(|table| format!("GRANT SELECT, INSERT, UPDATE, DELETE ON `{database}`.{prefix}{table} TO APP"))
         .collect();
     let procedures: Vec<String> = PROCEDURES
@@ -98,11 +101,13 @@ pub(crate) fn grants(settings: &Settings) -> String {
     [tables, procedures].concat().join("; ")
 }
 
+/// MariaDB replaces a procedure, and the rights on it stay; what is in those comments is for the one server or the other. MySQL
+/// cannot, and forgets them.
 fn procedures(prefix: &str) -> impl Iterator<Item = (String, String)> {
     let prefix = prefix.to_owned();
-    PROCEDURES
-        .into_iter()
-        .map(move |(name, text)| (format!("DROP PROCEDURE IF EXISTS {prefix}{name}"), fill(text.trim(), &prefix)))
+    PROCEDURES.into_iter().map(move |(name, text)| {
+        (format!("/*!80000 DROP PROCEDURE IF EXISTS {prefix}{name} */"), fill(text.trim(), &prefix))
+    })
 }
 
 fn first_rows(prefix: &str) -> [String; 1] {

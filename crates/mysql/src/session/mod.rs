@@ -9,6 +9,8 @@ mod server;
 mod texts;
 mod wire;
 
+pub(crate) use texts::statements;
+
 use std::sync::Arc;
 
 use tenure_core::backend::{Abilities, Fencing, Liveness, Reach, Waiting};
@@ -16,7 +18,6 @@ use tenure_core::session::Sessions;
 use tenure_core::{Backend, Kind, MIN_TTL, Result};
 
 use crate::config::Settings;
-use crate::dialect::Dialect;
 
 /// What MySQL and MariaDB do by sessions.
 pub const SESSION_ABILITIES: Abilities = Abilities {
@@ -31,10 +32,8 @@ pub const SESSION_ABILITIES: Abilities = Abilities {
     shortest_ttl: MIN_TTL,
 };
 
-/// What sessions need besides the tables of both ways, as MariaDB has it.
-pub(crate) fn statements(prefix: &str) -> Vec<String> {
-    texts::statements(prefix, Dialect::MariaDb)
-}
+/// The tables that a runtime user writes to, besides those of both ways. To GRANT, a sequence is a table.
+pub(crate) const WRITTEN: &[&str] = &["session", "token"];
 
 /// Connects, once the tables are there.
 ///

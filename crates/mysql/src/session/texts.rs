@@ -215,8 +215,13 @@ impl Texts {
         self.shown(&which)
     }
 
+    /// The lock of a row's name.
+    fn key_of_row(&self) -> String {
+        format!("LEFT(SHA2(CONCAT(DATABASE(), '/{}/', LOWER(HEX(s.name))), 256), 48)", self.prefix)
+    }
+
     fn shown(&self, which: &str) -> String {
-        let key = format!("LEFT(SHA2(CONCAT(DATABASE(), '/{}/', LOWER(HEX(s.name))), 256), 48)", self.prefix);
+        let key = self.key_of_row();
         format!(
             "SELECT s.conn, s.id, s.kind, s.ttl, s.since, s.token, s.pid, s.host, s.note, s.asked_reason IS NOT NULL, \
              s.asked_reason, s.asked_host, s.asked_pid, IFNULL(p.STATE = 'User lock', 0), IFNULL(p.TIME, 0), \
@@ -267,12 +272,14 @@ impl Texts {
         format!("SELECT IS_USED_LOCK({})", self.key(name))
     }
 
-    /// Removes what sessions that are no more have left. One of another user is not seen and may be alive: those are left alone
-    /// unless nobody has their lock.
+    /// Removes what sessions that are no more have left. Without the right PROCESS those of other users are not seen, and may be
+    /// alive: what they hold stays; that they wait is shown no more.
     pub(super) fn tidy(&self) -> String {
         format!(
-            "DELETE s FROM {}session s LEFT JOIN information_schema.PROCESSLIST p ON p.ID = s.conn WHERE p.ID IS NULL",
-            self.prefix
+            "DELETE s FROM {}session s LEFT JOIN information_schema.PROCESSLIST p ON p.ID = s.conn \
+             WHERE p.ID IS NULL AND IFNULL(IS_USED_LOCK({}), 0) <> s.conn",
+            self.prefix,
+            self.key_of_row(),
         )
     }
 

@@ -3,7 +3,7 @@
 --
 -- gives now, and one of: granted token left, and 1 if it has no ticket | queued first change_in | busy | locked | mismatch
 -- kind permits | late | ended
-CREATE PROCEDURE {p}ask(
+CREATE /*M! OR REPLACE */ PROCEDURE {p}ask(
   IN p_alone BOOLEAN, IN p_name VARBINARY(512), IN p_id BINARY(16), IN p_kind TINYINT UNSIGNED, IN p_mode TINYINT UNSIGNED,
   IN p_take INT UNSIGNED, IN p_permits INT UNSIGNED, IN p_client BIGINT UNSIGNED, IN p_ttl BIGINT, IN p_handover BIGINT,
   IN p_delay BIGINT, IN p_note VARBINARY(1024), IN p_host VARBINARY(1024), IN p_pid INT UNSIGNED, IN p_queue BIGINT,

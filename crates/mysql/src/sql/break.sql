@@ -1,6 +1,6 @@
 -- break: ends holds by force, all or the one with this token, and tells them. To a holder that is a loss, so its lock-delay
 -- keeps the name closed; breaking it a second time ends that too. Gives now, and how many there were
-CREATE PROCEDURE {p}break(IN p_name VARBINARY(512), IN p_only BIGINT)
+CREATE /*M! OR REPLACE */ PROCEDURE {p}break(IN p_name VARBINARY(512), IN p_only BIGINT)
   MODIFIES SQL DATA
   SQL SECURITY INVOKER
 BEGIN

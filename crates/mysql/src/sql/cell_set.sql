@@ -1,5 +1,5 @@
 -- cell_set: writes a cell, or removes it, if its version is still p_expected. Gives now, and its new version if it was
-CREATE PROCEDURE {p}cell_set(IN p_name VARBINARY(512), IN p_expected BIGINT, IN p_value LONGBLOB)
+CREATE /*M! OR REPLACE */ PROCEDURE {p}cell_set(IN p_name VARBINARY(512), IN p_expected BIGINT, IN p_value LONGBLOB)
   MODIFIES SQL DATA
   SQL SECURITY INVOKER
 BEGIN

@@ -1,7 +1,7 @@
 -- check_fence: shows a fencing token for a resource, in the transaction that is about to write to it. Refused with an error
 -- (45000) if a higher token was shown before: roll back then. The row stays locked to the commit, so that two holders cannot
 -- both pass.
-CREATE PROCEDURE {p}check_fence(IN p_resource VARBINARY(512), IN p_token BIGINT)
+CREATE /*M! OR REPLACE */ PROCEDURE {p}check_fence(IN p_resource VARBINARY(512), IN p_token BIGINT)
   MODIFIES SQL DATA
   SQL SECURITY INVOKER
 BEGIN

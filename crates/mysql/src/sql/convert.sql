@@ -3,7 +3,7 @@
 -- another token by now changes nothing.
 --
 -- gives now, token, left; or now alone if it cannot be had
-CREATE PROCEDURE {p}convert(
+CREATE /*M! OR REPLACE */ PROCEDURE {p}convert(
   IN p_name VARBINARY(512), IN p_id BINARY(16), IN p_mode TINYINT UNSIGNED, IN p_take INT UNSIGNED,
   IN p_permits INT UNSIGNED, IN p_known BIGINT)
   MODIFIES SQL DATA

@@ -2,7 +2,7 @@
 -- keeps the name closed until then. With p_mark no request for the claim is granted for so long.
 --
 -- gives now, and done, or locked while somebody's own transaction has the name
-CREATE PROCEDURE {p}end(
+CREATE /*M! OR REPLACE */ PROCEDURE {p}end(
   IN p_alone BOOLEAN, IN p_name VARBINARY(512), IN p_id BINARY(16), IN p_min_hold BIGINT, IN p_mark BIGINT)
   MODIFIES SQL DATA
   SQL SECURITY INVOKER

@@ -8,7 +8,7 @@
 --
 -- p_wait: how many seconds to wait for another transaction; 0 not at all.
 -- gives locked token | leased | taken, by another transaction | stale | session, if the tables are used so | undone, by the server
-CREATE PROCEDURE {p}in_transaction(IN p_name VARBINARY(512), IN p_wait BIGINT)
+CREATE /*M! OR REPLACE */ PROCEDURE {p}in_transaction(IN p_name VARBINARY(512), IN p_wait BIGINT)
   MODIFIES SQL DATA
   SQL SECURITY INVOKER
 BEGIN

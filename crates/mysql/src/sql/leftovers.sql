@@ -1,18 +1,23 @@
 -- leftovers: removes marks whose time is over, clients that are dead, mail that nobody fetched, and what transactions left of names
 -- that are gone. At most p_limit of each.
-CREATE PROCEDURE {p}leftovers(IN p_limit INT, IN p_mail BIGINT)
+CREATE /*M! OR REPLACE */ PROCEDURE {p}leftovers(IN p_limit INT, IN p_mail BIGINT)
   MODIFIES SQL DATA
   SQL SECURITY INVOKER
 BEGIN
   DECLARE v_id BIGINT UNSIGNED;
   DECLARE v_name, v_free VARBINARY(512) DEFAULT '';
   DECLARE v_now BIGINT DEFAULT {now};
+  DECLARE v_end BIGINT;
   DECLARE v_left INT DEFAULT p_limit;
 
-  IF EXISTS (SELECT 1 FROM {p}mark WHERE ends <= v_now) THEN
+  -- Looked for by plain reads, which lock nothing: a DELETE would lock what it looks at, though it is nothing.
+  SELECT MIN(ends) INTO v_end FROM {p}mark;
+  IF v_end <= v_now THEN
     DELETE FROM {p}mark WHERE ends <= v_now ORDER BY ends LIMIT p_limit;
   END IF;
-  IF EXISTS (SELECT 1 FROM {p}mail WHERE sent <= v_now - p_mail) THEN
+  SET v_end = NULL;
+  SELECT sent INTO v_end FROM {p}mail ORDER BY number LIMIT 1;
+  IF v_end <= v_now - p_mail THEN
     DELETE FROM {p}mail WHERE sent <= v_now - p_mail ORDER BY number LIMIT p_limit;
   END IF;
   clients: WHILE v_left > 0 DO

@@ -1,7 +1,7 @@
 -- reach: gets hold of a name's row that was not to be had at once: it is not there, another verb has it for the moment it
 -- takes, or somebody's own transaction has it for as long as that likes. Only the last is not waited for: p_locked.
 -- With p_create the row is there afterwards, and ours; a new one has -1 as its last token.
-CREATE PROCEDURE {p}reach(IN p_name VARBINARY(512), IN p_create BOOLEAN, OUT p_locked BOOLEAN)
+CREATE /*M! OR REPLACE */ PROCEDURE {p}reach(IN p_name VARBINARY(512), IN p_create BOOLEAN, OUT p_locked BOOLEAN)
   MODIFIES SQL DATA
   SQL SECURITY INVOKER
 BEGIN

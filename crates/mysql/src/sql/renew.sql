@@ -3,7 +3,7 @@
 -- p_claims are the claims one after the other: 16 bytes of id, 2 of the length of the name, and the name. Gives for each
 -- that somebody asked something of: its place, reason, host, pid; then now, and for each a letter: h held, l lost, u
 -- unknown
-CREATE PROCEDURE {p}renew(IN p_claims MEDIUMBLOB)
+CREATE /*M! OR REPLACE */ PROCEDURE {p}renew(IN p_claims MEDIUMBLOB)
   MODIFIES SQL DATA
   SQL SECURITY INVOKER
 BEGIN

@@ -1,5 +1,5 @@
 -- request: leaves a request with every holder to let go, and tells them. Gives now, and how many there were
-CREATE PROCEDURE {p}request(
+CREATE /*M! OR REPLACE */ PROCEDURE {p}request(
   IN p_name VARBINARY(512), IN p_reason VARBINARY(1024), IN p_host VARBINARY(1024), IN p_pid INT UNSIGNED)
   MODIFIES SQL DATA
   SQL SECURITY INVOKER

@@ -1,5 +1,5 @@
 -- settle: lets in whom time alone has made room for, unless somebody else is at the name, who then does it. Says when.
-CREATE PROCEDURE {p}settle(IN p_name VARBINARY(512), OUT p_now BIGINT)
+CREATE /*M! OR REPLACE */ PROCEDURE {p}settle(IN p_name VARBINARY(512), OUT p_now BIGINT)
   MODIFIES SQL DATA
   SQL SECURITY INVOKER
 BEGIN

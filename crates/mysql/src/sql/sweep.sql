@@ -1,6 +1,6 @@
 -- sweep: drops what time has ended, and lets in who may now enter, from the front of the line to the first that must wait.
 -- The caller has the name's row locked, has read these numbers from it, and writes them back if p_changed.
-CREATE PROCEDURE {p}sweep(
+CREATE /*M! OR REPLACE */ PROCEDURE {p}sweep(
   IN p_name VARBINARY(512), IN p_now BIGINT, INOUT p_last BIGINT, INOUT p_holds INT UNSIGNED, INOUT p_waits INT UNSIGNED,
   INOUT p_taken BIGINT, INOUT p_head BIGINT, INOUT p_ends BIGINT, INOUT p_changed BOOLEAN)
   MODIFIES SQL DATA

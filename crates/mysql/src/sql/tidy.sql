@@ -1,7 +1,7 @@
 -- tidy: removes what is left of a name if nobody has used it for p_quiet. Whoever is at the name keeps it. Gives now
 --
 -- The floor first: whoever makes a name's row waits for it while having that row, and this waits for no name.
-CREATE PROCEDURE {p}tidy(IN p_alone BOOLEAN, IN p_name VARBINARY(512), IN p_quiet BIGINT)
+CREATE /*M! OR REPLACE */ PROCEDURE {p}tidy(IN p_alone BOOLEAN, IN p_name VARBINARY(512), IN p_quiet BIGINT)
   MODIFIES SQL DATA
   SQL SECURITY INVOKER
 BEGIN

@@ -3,7 +3,7 @@
 --
 -- p_ids are the ids of claims, one after the other. Gives for each: its place, now, and one of
 -- waiting first change_in | granted token since left | gone; then what others had to say; then now
-CREATE PROCEDURE {p}touch(IN p_client BIGINT UNSIGNED, IN p_alive BIGINT, IN p_ids MEDIUMBLOB)
+CREATE /*M! OR REPLACE */ PROCEDURE {p}touch(IN p_client BIGINT UNSIGNED, IN p_alive BIGINT, IN p_ids MEDIUMBLOB)
   MODIFIES SQL DATA
   SQL SECURITY INVOKER
 BEGIN
@@ -53,10 +53,15 @@ BEGIN
     SELECT v_place, v_now, v_says, v_token, v_since, v_left;
     SET v_place = v_place + 1;
   END WHILE;
-  SELECT MAX(number) INTO v_letter FROM {p}mail WHERE client = p_client;
-  IF v_letter IS NOT NULL THEN
-    SELECT id, lost, reason, host, pid FROM {p}mail WHERE client = p_client AND number <= v_letter ORDER BY number;
-    DELETE FROM {p}mail WHERE client = p_client AND number <= v_letter;
-  END IF;
+  -- One letter at a time: a lower number may be committed later, and what was not read must not be deleted.
+  letters: LOOP
+    SET v_letter = NULL;
+    SELECT MIN(number) INTO v_letter FROM {p}mail WHERE client = p_client;
+    IF v_letter IS NULL THEN
+      LEAVE letters;
+    END IF;
+    SELECT id, lost, reason, host, pid FROM {p}mail WHERE number = v_letter;
+    DELETE FROM {p}mail WHERE number = v_letter;
+  END LOOP;
   SELECT {now};
 END

@@ -1,5 +1,5 @@
 -- unfold: makes a ticket of the claim that is alone inside. The caller has the name's row locked.
-CREATE PROCEDURE {p}unfold(IN p_name VARBINARY(512))
+CREATE /*M! OR REPLACE */ PROCEDURE {p}unfold(IN p_name VARBINARY(512))
   MODIFIES SQL DATA
   SQL SECURITY INVOKER
 BEGIN
