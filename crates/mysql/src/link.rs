@@ -85,7 +85,13 @@ struct Place {
     live: Option<Live>,
     failed: u32,
     not_before: Instant,
+    /// One on the keeper's runtime whose asker has gone. A renewal is given up after a sixth of its ttl, and where connecting
+    /// takes longer than that, the next one goes on with it instead of beginning anew for ever.
+    half_made: Option<tokio::task::JoinHandle<Made>>,
 }
+
+/// A connection, when its first request was sent, and the server's time then.
+type Made = Result<(Live, Instant, u64), Failure>;
 
 /// A connection that was there when it was last used.
 struct Live {
@@ -101,14 +107,15 @@ impl Link {
     pub(crate) fn new(settings: &Arc<Settings>, shared: &Arc<Shared>, home: bool) -> Self {
         let homeward = Arc::new(AtomicBool::new(home));
         let way = Way { settings: Arc::clone(settings), shared: Arc::clone(shared), homeward };
-        let place = Place { live: None, failed: 0, not_before: Instant::from_nanos(0) };
+        let place = Place { live: None, failed: 0, not_before: Instant::from_nanos(0), half_made: None };
         Link { way, place: tokio::sync::Mutex::new(place) }
     }
 
     /// Sends statements and reads all that they answer; `doing` completes "while …". The text may depend on the server.
     ///
     /// # Cancel safety
-    /// Dropped, the statements may or may not be executed, and their connection is closed.
+    /// Dropped, the statements may or may not be executed, and their connection is closed; one that is not made yet is finished
+    /// on the keeper's runtime for whoever comes next, if it was to live there.
     pub(crate) async fn send(&self, doing: &str, text: impl FnOnce(&Server) -> String) -> Result<Rows, Failure> {
         match self.exchange(doing, |server| Some(text(server))).await {
             Ok(Some(Done { rows, .. })) => Ok(rows),
@@ -237,7 +244,10 @@ impl Link {
                 let way = self.way.clone();
                 let limit = self.way.settings.connect_limit;
                 let ended = |_| Err(error::silent(&self.way.settings, limit, "connecting"));
-                home.spawn(async move { way.connect().await }).await.unwrap_or_else(ended)
+                let begin = || home.spawn(async move { way.connect().await });
+                let made = place.half_made.get_or_insert_with(begin).await;
+                place.half_made = None;
+                made.unwrap_or_else(ended)
             }
         };
         match made {
@@ -258,7 +268,7 @@ impl Link {
 }
 
 impl Way {
-    async fn connect(&self) -> Result<(Live, Instant, u64), Failure> {
+    async fn connect(&self) -> Made {
         let Settings { connect_limit, .. } = *self.settings;
         match tokio::time::timeout(connect_limit, self.log_in()).await {
             Ok(made) => made,
@@ -269,7 +279,7 @@ impl Way {
         }
     }
 
-    async fn log_in(&self) -> Result<(Live, Instant, u64), Failure> {
+    async fn log_in(&self) -> Made {
         let failed = |failure| error::explain_connect(failure, &self.settings);
         let mut conn = Conn::new(self.settings.options().map_err(error::refused)?).await.map_err(failed)?;
         let sent = Instant::now();

@@ -61,11 +61,17 @@ struct Way {
 struct Attempts {
     failed: u32,
     not_before: Instant,
+    /// One on the keeper's runtime whose asker has gone. A renewal is given up after a sixth of its ttl, and where connecting
+    /// takes longer than that, the next one goes on with it instead of beginning anew for ever.
+    half_made: Option<Making>,
 }
+
+type Made = Result<(Arc<Live>, Instant), Failure>;
+type Making = tokio::task::JoinHandle<Made>;
 
 impl Default for Attempts {
     fn default() -> Self {
-        Attempts { failed: 0, not_before: Instant::from_nanos(0) }
+        Attempts { failed: 0, not_before: Instant::from_nanos(0), half_made: None }
     }
 }
 
@@ -104,7 +110,7 @@ impl Link {
     /// The connection, made now if need be. Boxed where it is made: every request carries the room for this future.
     ///
     /// # Cancel safety
-    /// Dropped, a half-made connection is closed.
+    /// Dropped, a half-made connection is closed, or finished on the keeper's runtime for whoever comes next.
     pub(crate) async fn live(&self) -> Result<Arc<Live>, Failure> {
         match self.open() {
             Some(live) => Ok(live),
@@ -115,7 +121,7 @@ impl Link {
     /// The same, with somebody who hears what it says.
     ///
     /// # Cancel safety
-    /// Dropped, a half-made connection is closed.
+    /// As of [`live`](Link::live).
     pub(crate) async fn make(&self, pushes: Arc<dyn Pushes>) -> Result<Arc<Live>, Failure> {
         let mut attempts = self.connecting.lock().await;
         if let Some(live) = self.open() {
@@ -127,7 +133,10 @@ impl Link {
             None => self.way.connect(pushes).await,
             Some(home) => {
                 let way = self.way.clone();
-                home.spawn(async move { way.connect(pushes).await }).await.unwrap_or_else(|_| Err(self.way.ended()))
+                let begin = || home.spawn(async move { way.connect(pushes).await });
+                let made = attempts.half_made.get_or_insert_with(begin).await;
+                attempts.half_made = None;
+                made.unwrap_or_else(|_| Err(self.way.ended()))
             }
         };
         match made {

@@ -68,11 +68,17 @@ struct Way {
 struct Attempts {
     failed: u32,
     not_before: Instant,
+    /// One on the keeper's runtime whose asker has gone. A renewal is given up after a sixth of its ttl, and where connecting
+    /// takes longer than that, the next one goes on with it instead of beginning anew for ever.
+    half_made: Option<tokio::task::JoinHandle<Made>>,
 }
+
+/// A connection, when its first request was sent, and the server's time then.
+type Made = Result<(Arc<Live>, Instant, u64), Failure>;
 
 impl Default for Attempts {
     fn default() -> Self {
-        Attempts { failed: 0, not_before: Instant::from_nanos(0) }
+        Attempts { failed: 0, not_before: Instant::from_nanos(0), half_made: None }
     }
 }
 
@@ -148,7 +154,7 @@ impl Link {
     /// The connection, made now if need be. Boxed where it is made: every request carries the room for this future.
     ///
     /// # Cancel safety
-    /// Dropped, a half-made connection is closed.
+    /// Dropped, a half-made connection is closed, or finished on the keeper's runtime for whoever comes next.
     pub(crate) async fn live(&self) -> Result<Arc<Live>, Failure> {
         match self.open() {
             Some(live) => Ok(live),
@@ -167,7 +173,10 @@ impl Link {
             None => self.way.connect().await,
             Some(home) => {
                 let way = self.way.clone();
-                home.spawn(async move { way.connect().await }).await.unwrap_or_else(|_| Err(self.way.failed(timed_out())))
+                let begin = || home.spawn(async move { way.connect().await });
+                let made = attempts.half_made.get_or_insert_with(begin).await;
+                attempts.half_made = None;
+                made.unwrap_or_else(|_| Err(self.way.failed(timed_out())))
             }
         };
         match made {
@@ -191,7 +200,7 @@ impl Way {
         explain_connect(error, &self.address, &self.settings)
     }
 
-    async fn connect(&self) -> Result<(Arc<Live>, Instant, u64), Failure> {
+    async fn connect(&self) -> Made {
         let failed = |error| self.failed(error);
         let (open, relied_on) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicBool::new(false)));
         let pushes = Pushes {
