@@ -167,9 +167,11 @@ impl State {
     }
 
     /// How long a renewal sent now may take before it is given up and tried on a fresh connection: a sixth of the ttl, less
-    /// where that would leave no time for a second try.
+    /// where that would leave no time for a second try. Once one has failed, half of what is left: over a slow network a
+    /// connection and a request may need more than a sixth, and would need it every time.
     pub(crate) fn renewal_deadline(&self, now: Instant) -> Duration {
-        (self.ttl / 6).min(self.until.since(now) / 3)
+        let left = self.until.since(now);
+        if self.phase == Phase::Jeopardy { left / 2 } else { (self.ttl / 6).min(left / 3) }
     }
 
     /// Sets the next renewal, if there is one: none where renewal is off, or could not reach beyond the cap.

@@ -393,3 +393,6 @@ fn pause_after(failures: u32) -> Duration {
     getrandom::fill(&mut bytes).expect("the kernel has random numbers");
     longest.mul_f64(f64::from(u32::from_le_bytes(bytes)) / f64::from(u32::MAX))
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,5 +1,7 @@
-//! What a request must never hide.
+//! What a request must never hide, and what giving up must not throw away.
 
+use tenure_testkit::in_time;
+use tenure_testkit::proxy::{Fault, Proxy, Toward, Which};
 use tenure_testkit::servers::mariadb::MariaDb;
 
 use super::*;
@@ -22,4 +24,37 @@ async fn an_error_in_a_later_result_is_an_error() {
     }
     let sets = read_all(&mut conn, "DO 1; SELECT 1; DO 2; SELECT 2, 3 UNION SELECT 4, 5").await.unwrap();
     assert_eq!(sets.iter().map(Vec::len).collect::<Vec<_>>(), [1, 2], "only what has columns");
+}
+
+/// Somebody with a runtime that is always running.
+struct AtHome(Handle);
+
+impl Listener for AtHome {
+    fn told(&self, _: tenure_core::lease::Message) {}
+    fn listening(&self) {}
+    fn silenced(&self) {}
+    fn connected(&self, _: &str, _: Instant, _: u64) {}
+    fn home(&self) -> Option<Handle> {
+        Some(self.0.clone())
+    }
+}
+
+/// A renewal is given up after a sixth of its ttl; where making a connection takes longer, the next one goes on with it.
+#[tokio::test]
+async fn one_that_is_half_made_is_finished_for_the_next() {
+    let server = MariaDb::shared();
+    let proxy = Proxy::start(server.address());
+    let url = server.url().replace(&server.port().to_string(), &proxy.port().to_string());
+    let settings = Arc::new(Settings::from_url(&url.parse().unwrap()).unwrap());
+    let shared = Arc::new(Shared::default());
+    shared.attach(Arc::new(AtHome(Handle::current())));
+    let link = Link::new(&settings, &shared, true);
+    proxy.set(Which::All, Fault::Hold(Toward::Both));
+    for _ in 0..3 {
+        let given_up = tokio::time::timeout(Duration::from_millis(20), link.server()).await;
+        assert!(given_up.is_err(), "nobody answers");
+    }
+    proxy.heal();
+    in_time("it is made", link.server()).await.unwrap();
+    assert_eq!(proxy.counters().connections, 1);
 }

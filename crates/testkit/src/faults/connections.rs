@@ -6,7 +6,7 @@ use tenure_core::{ErrorKind, Event, Instant, Phase};
 
 use super::record::expect_sound_but_order;
 use super::{Crowd, Database as _, LONG, Record, Stage, Store, Wish, client, leaves_nothing, line_is};
-use crate::proxy::{Cut, Fault, Toward, Which};
+use crate::proxy::{Cut, Which};
 use crate::{Shape, eventually, in_time};
 
 /// The server ends every connection of every client, while some hold, some wait and some do both.
@@ -94,23 +94,4 @@ pub async fn others_take_all_of_them<S: Store>() {
     let newcomer = newcomer.unwrap();
     in_time("the lock", newcomer.mutex("kept").unwrap().lock()).await.unwrap().release().await.unwrap();
     leaves_nothing::<S>(&server, [holder, newcomer]).await;
-}
-
-/// A renewal is given up after a sixth of its ttl. Over a slow network making a connection takes longer than that: then the next
-/// renewal goes on with it.
-pub async fn making_one_may_take_longer_than_a_renewal<S: Store>() {
-    let (ttl, slow) = (Duration::from_secs(12), Duration::from_millis(300));
-    let stage = Stage::<S>::new(Wish::default()).await;
-    let client = stage.proxied().await;
-    let held = client.mutex("x").unwrap().ttl(ttl).unwrap().lock().await.unwrap();
-    let first = held.valid_until();
-    eventually("it is renewed", || held.valid_until() > first).await;
-    let before = held.valid_until();
-    stage.proxy.set(Which::All, Fault::Delay(Toward::Both, slow));
-    assert!(stage.proxy.cut(Which::All, Cut::Reset) > 0);
-    let renewed = eventually("it is renewed", || held.valid_until() > before);
-    held.run(renewed).await.expect("before it was lost");
-    stage.proxy.heal();
-    held.release().await.unwrap();
-    leaves_nothing::<S>(&stage.server, [client]).await;
 }

@@ -73,7 +73,6 @@ macro_rules! faults {
                 the_server_ends_them_again_and_again
                 a_storm_of_resets_breaks_nothing
                 others_take_all_of_them
-                making_one_may_take_longer_than_a_renewal
             ]
             disk => [a_full_disk_refuses_and_keeps]
             isolation => [sixteen_processes_at_every_level]

@@ -38,7 +38,7 @@ pub async fn a_busy_executor_does_not_starve_it(scene: &Scene) {
 /// The runtime that a lock was taken in may end; the hold does not.
 pub async fn the_runtime_may_end(scene: &Scene) {
     let (client, other) = scene.two_clients().await;
-    let ttl = Duration::from_secs(1);
+    let ttl = Duration::from_secs(2);
     let mutex = client.mutex("x").unwrap().ttl(ttl).unwrap();
     let held = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -160,7 +160,7 @@ pub async fn a_hand_over_is_renewed(scene: &Scene) {
 /// Guards outlive the client that made them.
 pub async fn a_guard_outlives_its_client(scene: &Scene) {
     let (client, other) = scene.two_clients().await;
-    let ttl = Duration::from_secs(1);
+    let ttl = Duration::from_secs(2);
     let held = client.mutex("x").unwrap().ttl(ttl).unwrap().lock().await.unwrap();
     drop(client);
     let first = held.valid_until();
