@@ -74,6 +74,11 @@ pub(crate) fn code(error: &DriverFailure) -> Option<u16> {
     }
 }
 
+/// The same of a failure that was explained.
+pub(crate) fn code_of(failure: &Failure) -> Option<u16> {
+    code(std::error::Error::source(&failure.error)?.downcast_ref()?)
+}
+
 fn fate(error: &DriverFailure) -> Fate {
     match code(error) {
         Some(code) if !INTERRUPTED.contains(&code) && !FULL.contains(&code) => Fate::Refused,
@@ -97,6 +102,8 @@ fn again(error: &DriverFailure) -> bool {
 const LOCKED: &[u16] = &[1205, 1213, 3572, 3101];
 /// What MariaDB says at once to whoever does not want to wait.
 pub(crate) const ROW_IS_LOCKED: u16 = 1205;
+/// A row that must be there is not.
+pub(crate) const NO_RECORD: u16 = 1032;
 /// No connection left.
 const TOO_MANY: &[u16] = &[1040, 1203, 1226];
 /// Cannot write, or not now.

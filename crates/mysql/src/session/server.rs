@@ -63,21 +63,27 @@ impl MySqlServer {
                 .with_store(self.settings.describe())
                 .with_hint("Two nodes would both grant the same lock. Use liveness=lease"));
         }
-        let seed = self.seed(server.dialect).await?;
-        if self.send("seeding tokens", seed.clone()).await.is_err() {
+        if self.seed(server.dialect).await.is_err() {
             for statement in texts::statements(&self.settings.prefix, server.dialect) {
                 self.send("making what sessions need", statement).await?;
             }
-            self.send("seeding tokens", seed).await?;
+            self.seed(server.dialect).await?;
         }
         self.send("tidying", self.texts.tidy()).await?;
         Ok(())
     }
 
-    /// What sees to it that tokens are not behind the server's clock.
-    async fn seed(&self, dialect: Dialect) -> Answer<String> {
+    /// Sees to it that tokens are not behind the server's clock.
+    async fn seed(&self, dialect: Dialect) -> Answer<()> {
         let now = last(&self.send("looking at the clock", self.texts.clock()).await?);
-        Ok(self.texts.seed(dialect, now.ok_or_else(|| nonsense("looking at the clock"))?))
+        let now = now.ok_or_else(|| nonsense("looking at the clock"))?;
+        match self.send("seeding tokens", self.texts.seed(dialect, now)).await {
+            // A server that does not wait for its disk was killed just after the sequence was made: it is there, and empty.
+            Err(failure) if error::code_of(&failure) == Some(error::NO_RECORD) && dialect == Dialect::MariaDb => {
+                self.send("making the sequence of tokens anew", self.texts.begin_tokens_at(now)).await.map(drop)
+            }
+            seeded => seeded.map(drop),
+        }
     }
 
     async fn send(&self, doing: &str, text: String) -> Answer<Rows> {
@@ -87,12 +93,12 @@ impl MySqlServer {
     async fn open_session(&self, idle: Duration) -> Answer<Arc<Locks>> {
         let dialect = self.desk.asks.server().await?.dialect;
         // A server that was started anew may have forgotten tokens.
-        let seed = self.seed(dialect).await?;
-        self.send("seeding tokens", seed).await?;
+        self.seed(dialect).await?;
         let failed = |failure| error::explain_connect(failure, &self.settings);
         let opening = async {
             let mut conn = Conn::new(self.settings.options().map_err(error::refused)?).await.map_err(failed)?;
             conn.query_drop("SET SESSION autocommit = 1, innodb_lock_wait_timeout = 5").await.map_err(failed)?;
+            conn.query_drop(dialect.no_time_limit()).await.map_err(failed)?;
             Ok(conn)
         };
         let limit = self.settings.connect_limit;

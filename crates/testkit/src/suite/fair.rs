@@ -7,7 +7,7 @@ use std::time::Duration;
 use tenure_core::{Client, Guard, Result};
 use tokio::task::JoinHandle;
 
-use super::{LONG, SHORT};
+use super::LONG;
 use crate::{Scene, in_time};
 
 /// Puts one more waiter in the line and waits until it stands there, as number `place`.
@@ -100,7 +100,7 @@ pub async fn who_waits_too_long_is_skipped(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
     let held = one.fair_mutex("x").unwrap().ttl(LONG).unwrap().lock().await.unwrap();
     let mutex = other.fair_mutex("x").unwrap();
-    let impatient = tokio::spawn(async move { mutex.try_lock_for(Duration::from_millis(200)).await });
+    let impatient = tokio::spawn(async move { mutex.try_lock_for(Duration::from_secs(3)).await });
     scene.line_is(&one, "x", 1).await;
     let patient = tokio::spawn({
         let mutex = one.fair_mutex("x").unwrap();
@@ -115,7 +115,7 @@ pub async fn who_waits_too_long_is_skipped(scene: &Scene) {
 /// A holder that is lost makes room for the first in line.
 pub async fn a_lost_holder_is_followed_by_the_first_in_line(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
-    let held = one.fair_mutex("x").unwrap().ttl(SHORT * 2).unwrap().keep(false).lock().await.unwrap();
+    let held = one.fair_mutex("x").unwrap().ttl(Duration::from_secs(3)).unwrap().keep(false).lock().await.unwrap();
     let first = queue(scene, &other, 1).await;
     let second = queue(scene, &one, 2).await;
     let first = in_time("the first is let in", first).await.unwrap().unwrap();

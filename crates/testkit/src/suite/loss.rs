@@ -219,7 +219,7 @@ pub async fn every_future_can_be_spawned(scene: &Scene) {
 pub async fn a_hand_over_that_lapses_lets_in_the_next(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
     let held = one.mutex("x").unwrap().ttl(Duration::from_secs(3600)).unwrap().lock().await.unwrap();
-    let lapses = other.mutex("x").unwrap().ttl(SHORT).unwrap().keep(false);
+    let lapses = other.mutex("x").unwrap().ttl(Duration::from_secs(2)).unwrap().keep(false);
     let lapsing = tokio::spawn(async move { lapses.lock().await });
     scene.line_is(&one, "x", 1).await;
     let next = one.mutex("x").unwrap();

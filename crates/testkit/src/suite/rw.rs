@@ -239,8 +239,8 @@ pub async fn a_conversion_gives_no_more_time_than_the_store_does(scene: &Scene) 
     let (client, faults) = scene.faulty_client().await;
     let other = scene.client().await;
     faults.fail_renewals(true);
-    let mut held = make(&client).ttl(Duration::from_secs(1)).unwrap().write().await.unwrap();
-    tokio::time::sleep(Duration::from_millis(500)).await;
+    let mut held = make(&client).ttl(Duration::from_secs(3)).unwrap().write().await.unwrap();
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
     held.downgrade().await.unwrap();
     let writer = in_time("the writer is let in", make(&other).write()).await.unwrap();
     assert!(held.valid_until() < tenure_core::Instant::now(), "the writer is in, and the reader may still trust its hold");
