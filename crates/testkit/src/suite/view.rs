@@ -137,7 +137,7 @@ pub async fn every_holder_is_asked(scene: &Scene) {
 /// A hold that is broken is lost to its holder, and the next one has a higher token.
 pub async fn a_broken_hold_is_lost(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
-    let held = one.mutex("x").unwrap().ttl(Duration::from_secs(1)).unwrap().lock().await.unwrap();
+    let held = one.mutex("x").unwrap().ttl(Duration::from_secs(3)).unwrap().lock().await.unwrap();
     assert_eq!(other.break_holds("x", None).await.unwrap(), 1);
     in_time("the loss is told", held.lost()).await;
     assert_eq!(held.check().unwrap_err().kind(), ErrorKind::Lost);
