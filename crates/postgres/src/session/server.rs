@@ -165,8 +165,12 @@ impl PostgresServer {
                 (self.dial(&found.0).await?, found.1)
             }
         };
-        let session = Advisory::begin(wire, self.desk.client(), &self.statements, idle, version).await?;
-        Ok(Arc::new(session))
+        let begun = Advisory::begin(wire, self.desk.client(), &self.statements, idle, version).await;
+        if begun.is_err() {
+            // It may be a primary no more, and have come back as a standby: the next one is looked for.
+            *self.found.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        }
+        Ok(Arc::new(begun?))
     }
 
     async fn view_of(&self, name: &LockName) -> Answer<View> {
