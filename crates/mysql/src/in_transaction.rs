@@ -43,7 +43,7 @@ use crate::driver::{Driver, Refusal, Stale};
 /// ```
 ///
 /// Call it first thing, and say so by [`first`](InTransaction::first): at `REPEATABLE READ`, the default, whatever the
-/// transaction reads later is as old as its first read.
+/// transaction reads later is as old as its first read, which may be older than the lock.
 ///
 /// Locked again in the same transaction, a name has a new token, and both are its. Lock several names in the same order
 /// everywhere; where two transactions wait for each other all the same, the server undoes one of them.
@@ -54,7 +54,7 @@ pub fn in_transaction<D: Driver>(transaction: &mut D, name: impl AsRef<str>) -> 
 /// A lock wanted in a transaction; see [`in_transaction`].
 ///
 /// After `None` and after most errors the transaction can go on; but InnoDB keeps row locks to its end, so others may be
-/// told that the name is locked until then. Renewals are never held up.
+/// told that the name is locked until then. Renewals of leases do not wait for it.
 #[derive(Debug)]
 #[must_use = "nothing is locked before `lock`, `try_lock` or `try_lock_for`"]
 pub struct InTransaction<'a, D> {

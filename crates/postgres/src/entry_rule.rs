@@ -232,7 +232,7 @@ impl Pair {
     fn ask(&mut self, at: &[usize], fresh: bool, queue: Option<Duration>, late: bool) -> Result<(), TestCaseError> {
         let client = self.shapes[at[0]].client;
         let mut at: Vec<usize> = at.iter().copied().filter(|at| self.shapes[*at].client == client).collect();
-        at.sort_by_key(|at| self.claims[*at].name.clone());
+        at.sort_by_key(|at| (self.claims[*at].name.clone(), *at));
         at.dedup();
         if fresh {
             at.iter().for_each(|at| self.claims[*at].id = ClaimId::from_bytes(random()));
@@ -262,7 +262,7 @@ impl Pair {
                 prop_assert_eq!(says, Asked::Late);
                 continue;
             }
-            let (joined, expected) = self.expect_asked(at, queue.is_some(), now);
+            let (joined, expected) = self.expect_asked(at, queue.is_some(), asks.len() == 1, now);
             waits |= joined;
             if let Asked::Granted { token, .. } = says {
                 self.tokens.insert(self.claims[at].id, token);
@@ -284,8 +284,8 @@ impl Pair {
         }
     }
 
-    /// What the record says to an ask, and whether it joined the line.
-    fn expect_asked(&mut self, at: usize, queue: bool, now: u64) -> (bool, Asked) {
+    /// What the record says to an ask, and whether it joined the line. One that is asked `alone` may go the short way.
+    fn expect_asked(&mut self, at: usize, queue: bool, alone: bool, now: u64) -> (bool, Asked) {
         let (claim, client, name) = (self.claims[at].clone(), self.shapes[at].client, self.shapes[at].name);
         let is_marked = self.marks.contains(&claim.id);
         let is_new = !self.records.contains_key(&name);
@@ -315,13 +315,13 @@ impl Pair {
         });
         if is_new && matches!(expected, Asked::Ended | Asked::Busy) {
             self.records.remove(&name); // its row was made for nothing
-        } else if expected == Asked::Ended {
+        } else if expected == Asked::Ended && alone {
             self.skip_token(name);
         }
         (joined, expected)
     }
 
-    /// A token may have been drawn for a claim that then met its mark.
+    /// On the short way a token may have been drawn for a claim that then met its mark.
     fn skip_token(&mut self, name: usize) {
         let rows = self.sql("SELECT name, last FROM {name}");
         let row = rows.iter().find(|row| row.get::<_, &str>(0) == self.names[name].as_str()).expect("it is there");

@@ -15,7 +15,7 @@ BEGIN
   IF NOT FOUND THEN
     RETURN ARRAY[now_us];
   END IF;
-  SELECT greatest(expected + 1, value + 1, now_us) INTO next FROM {floor} WHERE one;
+  next := greatest(expected + 1, {lowest}() + 1, now_us);
   IF new_value IS NOT NULL THEN
     UPDATE {cell} SET version = next, value = new_value WHERE name = of_name;
   ELSE

@@ -14,6 +14,20 @@ $$ SELECT hashtextextended('{SCHEMA}.{PREFIX}/' || of_name, 2) $$;
 CREATE OR REPLACE FUNCTION {channel}(of_client bigint) RETURNS text LANGUAGE sql IMMUTABLE AS
 $$ SELECT '{PREFIX}' || lpad(to_hex(of_client), 16, '0') $$;
 
+-- The floor as it is now. A transaction with an old snapshot would read an old one: there it is locked, so that whoever comes
+-- after a change is told to begin anew.
+CREATE OR REPLACE FUNCTION {lowest}() RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+  lowest bigint;
+BEGIN
+  IF current_setting('transaction_isolation') = 'read committed' THEN
+    SELECT value INTO lowest FROM {floor} WHERE one;
+  ELSE
+    SELECT value INTO lowest FROM {floor} WHERE one FOR SHARE;
+  END IF;
+  RETURN lowest;
+END $$;
+
 -- Makes the row of a name, or locks it where somebody was faster. A row that `used` shows as 0 was made just now.
 CREATE OR REPLACE FUNCTION {enter}(of_name text) RETURNS {name} LANGUAGE plpgsql AS $$
 DECLARE
@@ -21,7 +35,7 @@ DECLARE
   top bigint;
 BEGIN
   LOOP
-    INSERT INTO {name} (name, last) SELECT of_name, value FROM {floor} WHERE one ON CONFLICT DO NOTHING RETURNING * INTO n;
+    INSERT INTO {name} (name, last) VALUES (of_name, {lowest}()) ON CONFLICT DO NOTHING RETURNING * INTO n;
     IF FOUND THEN
       -- Whoever removed this name while we waited to make it has raised the floor.
       UPDATE {name} SET last = value FROM {floor} WHERE one AND name = of_name AND last < value RETURNING value INTO top;
