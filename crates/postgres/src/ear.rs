@@ -92,9 +92,12 @@ impl Shared {
     }
 
     /// First the server's functions, then the engine: whoever is let in after this is told, and whoever was before it is looked
-    /// after once more.
+    /// after once more. In between, whoever is at a name of ours is waited for: it may have seen that we do not listen, and let
+    /// one of us in without a word, which a look before its commit would not see.
     async fn start_being_told(&self, live: &Live) {
-        if live.send(&self.verbs.hear(self.me), "listening").await.is_ok() {
+        if live.send(&self.verbs.hear(self.me), "listening").await.is_ok()
+            && live.send(&self.verbs.outlast(self.me), "listening").await.is_ok()
+        {
             self.listener().listening();
         }
         if !live.is_open() {

@@ -64,6 +64,7 @@ pub(crate) struct Verbs {
     tidy_after: String,
     leave: String,
     hear: String,
+    outlast: String,
     probe: String,
 }
 
@@ -93,6 +94,10 @@ impl Verbs {
             tidy_after: from("tidy_after", 3),
             leave: select("leave", 2),
             hear: layout.fill("UPDATE {client} SET listens = true WHERE client = $1 AND NOT listens"),
+            outlast: layout.fill(
+                "SELECT FROM {name} WHERE name IN (SELECT name FROM {ticket} WHERE client = $1 AND waiting) \
+                 ORDER BY name FOR SHARE",
+            ),
             probe: layout.fill(
                 "INSERT INTO {floor} AS f (value) VALUES (0) \
                  ON CONFLICT (one) DO UPDATE SET value = greatest(f.value, excluded.value)",
@@ -263,6 +268,11 @@ impl Verbs {
     /// Says that a client listens from now on, if it waits for anything. It answers nothing of interest.
     pub(crate) fn hear(&self, me: ClientKey) -> Request<'_> {
         Request::new(&self.hear).arg(me as i64, Type::INT8)
+    }
+
+    /// Waits for every verb that is under way on a name that a client waits for. It answers nothing of interest.
+    pub(crate) fn outlast(&self, me: ClientKey) -> Request<'_> {
+        Request::new(&self.outlast).arg(me as i64, Type::INT8)
     }
 
     /// One committed row: the smallest that a grant could cost. It answers nothing of interest.

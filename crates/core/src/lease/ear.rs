@@ -18,8 +18,8 @@
 //!
 //! The server says when, on its own clock. Two bounds are known on ours, both from below, and the later one counts:
 //!
-//! - the last answer about this claim was asked for at `sent` and given at the server's time `then`: a grant made at or after
-//!   `then` was made after `sent`. One made before is an old message, stuck somewhere since, and is not listened to.
+//! - the last answer to an ask for this claim was asked for at `sent` and given at the server's time `then`: a grant made at or
+//!   after `then` was made after `sent`. One made before is an old message, stuck somewhere since, and is not listened to.
 //! - any answer that was asked for at `sent` showed the server's time `then`: the server's `granted` is at least
 //!   `sent + (granted − then)`, less 1 % for clocks of different speed. This one needs a server whose clock does not step
 //!   forward, which every hold in such a store needs anyway; a step back only makes the bound earlier.
@@ -100,7 +100,7 @@ struct Waits {
 struct Waiter {
     name: LockName,
     verdict: oneshot::Sender<Verdict>,
-    /// The last that was heard about it: a grant, if one comes, comes after that.
+    /// The last answer to an ask for it: a grant, if one comes, comes after that.
     last: Option<Heard>,
     /// Since when it waits.
     since: Instant,
@@ -114,7 +114,7 @@ struct Waiter {
     handover_ttl: Duration,
 }
 
-/// The last answer about a claim: when it was asked for, and when it was given by the server's clock.
+/// An answer about a claim: when it was asked for, and when it was given by the server's clock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Heard {
     pub(crate) sent: Instant,
@@ -205,15 +205,23 @@ impl Ear {
         }
     }
 
-    /// It is in line, as of this answer.
+    /// It is in line, as of this answer to its ask.
     pub(crate) fn queued(&self, id: ClaimId, last: Heard, change_in: Option<Duration>) {
+        if let Some(waiter) = self.waits().waiters.get_mut(&id) {
+            waiter.last = Some(last);
+        }
+        self.waits_on(id, change_in);
+    }
+
+    /// It is still in line. A look locks nothing: a grant whose time is before the look's may not have been committed yet when it
+    /// looked, and its message is no old one. So what was `last` heard stays as it is.
+    fn waits_on(&self, id: ClaimId, change_in: Option<Duration>) {
         let (now, told) = (Instant::now(), self.is_told());
         let beat = self.beat_after(now);
         let mut waits = self.waits();
         waits.beat.get_or_insert(beat);
         let leads = waits.leads(id);
         let Some(waiter) = waits.waiters.get_mut(&id) else { return };
-        waiter.last = Some(last);
         waiter.heard = now;
         let mut due = change_in.map_or(beat, |change_in| beat.min(now + change_in));
         if !told && leads {
@@ -318,7 +326,7 @@ impl Ear {
     /// What a look said about one waiter.
     pub(crate) fn touched(&self, id: ClaimId, last: Heard, touched: &Touched) {
         match *touched {
-            Touched::Waiting { first, change_in } => self.queued(id, last, change_in.filter(|_| first)),
+            Touched::Waiting { first, change_in } => self.waits_on(id, change_in.filter(|_| first)),
             Touched::Granted { token, since, left } => {
                 if self.listens.load(Ordering::Relaxed) && last.then.saturating_sub(since) > MISSED.as_micros() as u64 {
                     self.misses.store(true, Ordering::Relaxed);
@@ -488,5 +496,42 @@ impl Drop for Expecting<'_> {
         if hurry {
             self.ear.bell.notify_one(); // the one behind it leads now
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Kind, Mode, Note, Origin, Token};
+
+    fn claim() -> Claim {
+        Claim {
+            name: LockName::new("x").unwrap(),
+            kind: Kind::Mutex,
+            mode: Mode::Exclusive,
+            id: ClaimId::from_bytes([7; 16]),
+            ttl: Duration::from_secs(30),
+            handover_ttl: Duration::from_secs(10),
+            lock_delay: Duration::ZERO,
+            min_hold: Duration::ZERO,
+            note: Note::none(),
+            origin: Origin { host: "here".into(), pid: 1 },
+        }
+    }
+
+    /// A grant is committed after a look has begun, and its time is from before: the look did not see it, and the message counts.
+    #[test]
+    fn a_look_does_not_make_a_message_old() {
+        let (ear, claim) = (Ear::default(), claim());
+        let sent = Instant::now();
+        ear.connected("one", sent, 50);
+        let granted = |granted| Message::Granted { id: claim.id, token: Token::new(9), granted, left: claim.handover_ttl };
+        let mut expecting = ear.expect(&claim, None);
+        ear.queued(claim.id, Heard { sent, then: 100 }, None);
+        ear.told(granted(90));
+        assert!(expecting.verdict.try_recv().is_err(), "older than the answer to the ask");
+        ear.touched(claim.id, Heard { sent, then: 200 }, &Touched::Waiting { first: true, change_in: None });
+        ear.told(granted(150));
+        assert!(matches!(expecting.verdict.try_recv(), Ok(Verdict::Granted(_))), "older than the look only");
     }
 }
