@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::client::Inner;
 use crate::hold::{Event, Phase};
 use crate::kept::{Hold, Seen};
-use crate::{Ask, Claim, Error, ErrorKind, Grant, Instant, Kind, LockName, Mode, Result, Sequencer, Token};
+use crate::{Ask, Claim, Error, ErrorKind, Grant, Instant, Keys, Kind, LockName, Mode, Result, Sequencer, Token};
 
 /// A held lock. It is kept alive in the background until it is released or dropped.
 ///
@@ -34,6 +34,8 @@ use crate::{Ask, Claim, Error, ErrorKind, Grant, Instant, Kind, LockName, Mode, 
 pub struct Guard {
     pub(crate) lease: Arc<Lease>,
     mode: Mode,
+    /// What its sequencers are signed with.
+    keys: Option<Keys>,
     /// What a conversion was to make of it whose outcome was never heard: it may be tried again.
     unsure: Option<Mode>,
 }
@@ -50,8 +52,8 @@ impl std::fmt::Debug for Guard {
 }
 
 impl Guard {
-    pub(crate) fn new(lease: Arc<Lease>, mode: Mode) -> Self {
-        Guard { lease, mode, unsure: None }
+    pub(crate) fn new(lease: Arc<Lease>, mode: Mode, keys: Option<Keys>) -> Self {
+        Guard { lease, mode, keys, unsure: None }
     }
 
     /// What is locked.
@@ -74,10 +76,15 @@ impl Guard {
         self.hold().token()
     }
 
-    /// The hold as one printable string, to hand to what the lock protects.
+    /// The hold as one printable string, to hand to what the lock protects: signed, if the client was
+    /// [given keys](crate::Client::signed_with).
     pub fn sequencer(&self) -> Sequencer {
         let issued_ms = self.lease.client.environment().clock.wall_micros() / 1000;
-        Sequencer { name: self.name().clone(), kind: self.kind(), mode: self.mode, token: self.token(), issued_ms }
+        let sequencer = Sequencer::new(self.name().clone(), self.kind(), self.mode, self.token(), issued_ms);
+        match &self.keys {
+            Some(keys) => sequencer.signed_with(keys),
+            None => sequencer,
+        }
     }
 
     /// The local instant from which the hold may not be trusted, unless it is renewed before.
