@@ -1,9 +1,12 @@
 //! What a caller holds: proof, for as long as it lasts, and the signal that it does not.
 
 use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
+use crate::backend::BoxFuture;
 use crate::client::Inner;
 use crate::hold::{Event, Phase};
 use crate::kept::{Hold, Seen};
@@ -142,7 +145,7 @@ impl Guard {
 
     /// Everything that happens to this hold, in order, from its grant on: [`Event`]s.
     pub fn events(&self) -> Events {
-        Events { hold: Arc::clone(self.hold()), seen: self.hold().seen() }
+        Events { hold: Arc::clone(self.hold()), seen: self.hold().seen(), news: None }
     }
 
     /// Runs a future for as long as the hold may be trusted: at the end of the window it is dropped where it stands, and
@@ -156,7 +159,7 @@ impl Guard {
         tokio::pin!(lost);
         std::future::poll_fn(move |context| {
             if self.check().is_err() || lost.as_mut().poll(context).is_ready() {
-                return std::task::Poll::Ready(Err(self.lease.lost()));
+                return Poll::Ready(Err(self.lease.lost()));
             }
             work.as_mut().poll(context).map(Ok)
         })
@@ -242,10 +245,12 @@ impl Guard {
     }
 }
 
-/// What happens to a hold, in order. From [`Guard::events`]; outlives the guard.
+/// What happens to a hold, in order. From [`Guard::events`]; outlives the guard. Also a [`Stream`](futures_core::Stream).
 pub struct Events {
     hold: Arc<Hold>,
     seen: Seen,
+    /// Completes when there is something to tell: what the stream waits for.
+    news: Option<BoxFuture<'static, ()>>,
 }
 
 impl Events {
@@ -254,8 +259,29 @@ impl Events {
     /// # Cancel safety
     /// Dropping it loses nothing: the next call gives the same event.
     pub async fn next(&mut self) -> Option<Event> {
-        let Events { hold, seen } = self;
+        let Events { hold, seen, .. } = self;
         hold.until_some(|hold| hold.next_event(seen)).await
+    }
+}
+
+impl futures_core::Stream for Events {
+    type Item = Event;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Event>> {
+        let Events { hold, seen, news } = self.get_mut();
+        loop {
+            if let Some(event) = hold.next_event(seen) {
+                *news = None;
+                return Poll::Ready(event);
+            }
+            let waiting = news.get_or_insert_with(|| {
+                // With a copy of what was seen: it only looks, and whoever reads next is told.
+                let (hold, mut seen) = (Arc::clone(hold), seen.clone());
+                Box::pin(async move { hold.until_some(|hold| hold.next_event(&mut seen).map(drop)).await })
+            });
+            std::task::ready!(waiting.as_mut().poll(context));
+            *news = None;
+        }
     }
 }
 
