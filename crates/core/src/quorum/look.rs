@@ -66,24 +66,34 @@ pub(super) async fn view(members: &Arc<Members>, name: &LockName) -> Result<View
 pub(super) async fn check(members: &Arc<Members>, sequencer: &Sequencer) -> Result<Standing> {
     let views: Vec<View> = views(members, &sequencer.name).await?.into_iter().map(|(_, view)| view).collect();
     let (token, unheard) = (sequencer.token, members.nodes.len() - views.len());
-    let votes = |claim: Fingerprint| -> Vec<Token> {
+    let votes = |claim: Fingerprint| -> Vec<(Token, Mode)> {
         let votes = views.iter().flat_map(|view| &view.holders).filter(|vote| vote.claim == claim && !vote.closing);
-        votes.map(|vote| vote.token).collect()
+        votes.map(|vote| (vote.token, vote.mode)).collect()
     };
+    let tokens = |claim| votes(claim).into_iter().map(|(token, _)| token).collect::<Vec<Token>>();
     let mut view = merged(members, &sequencer.name, views.clone());
     view.holders.retain(|holder| !holder.closing);
-    if let Some(place) = view.holders.iter().position(|holder| votes(holder.claim).contains(&token)) {
-        let mut meant = view.holders.swap_remove(place);
-        if votes(meant.claim).len() >= members.majority() {
-            meant.token = token;
+    if let Some(place) = view.holders.iter().position(|holder| tokens(holder.claim).contains(&token)) {
+        let meant = Holder { token, ..view.holders.swap_remove(place) };
+        let votes = votes(meant.claim);
+        // A reader became the writer where a majority made it so, whatever the others say; and a writer that became a reader may
+        // be the writer still where that was not heard.
+        let was_downgraded = sequencer.mode == Mode::Shared && meant.mode == Mode::Shared;
+        let fit = votes.iter().filter(|(_, mode)| *mode == sequencer.mode || was_downgraded).count();
+        let decide = |votes: usize| votes < members.majority() && votes + unheard >= members.majority();
+        if fit >= members.majority() {
+            let meant = Holder { mode: sequencer.mode, ..meant };
             return Ok(View { holders: vec![meant], ..view }.standing(sequencer));
         }
-        if votes(meant.claim).len() + unheard >= members.majority() {
+        if decide(fit) || decide(votes.len()) {
             return Ok(Standing::Unknown); // those who do not answer decide it
+        }
+        if votes.len() >= members.majority() {
+            return Ok(View { holders: vec![meant], ..view }.standing(sequencer)); // in another mode
         }
     }
     for holder in &view.holders {
-        let votes = votes(holder.claim);
+        let votes = tokens(holder.claim);
         if lowest(members, &votes) > Some(token) {
             return Ok(Standing::Superseded { by: holder.token });
         }
