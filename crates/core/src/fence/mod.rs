@@ -7,6 +7,7 @@
 //! - [`Fence`]: the contract, and what each implementation owes. [`MemoryFence`] and [`FileFence`] are here; the stores' crates
 //!   have their own, and `tenure::fence(url)` opens any of them.
 //! - [`Rule`]: which tokens are too high to be true; [`Verdict`]: what a fence says.
+//! - [`Raised`]: most of a fence, for a store that can raise a number in one step.
 //! - [`Gate`]: what stands in front of a resource and takes [sequencers](crate::Sequencer).
 //!
 //! **Check and write in one step.** A fence orders *checks*. Whoever is let through and stands still before it writes may write
@@ -19,11 +20,13 @@ mod file;
 mod gate;
 mod journal;
 mod memory;
+mod raised;
 mod rule;
 
 pub use file::FileFence;
 pub use gate::Gate;
 pub use memory::MemoryFence;
+pub use raised::{Marks, Raised};
 pub use rule::{Rule, Verdict};
 
 use crate::backend::BoxFuture;
