@@ -66,6 +66,7 @@ use self::helpers::Helpers;
 use self::lines::Measure;
 use self::place::Place;
 use self::results::{Results, Settings};
+use crate::failure::Failure;
 use crate::fence::FenceArgs;
 
 pub(crate) use self::child::child;
@@ -97,8 +98,20 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
 
-    #[command(flatten)]
-    pub(crate) fence: FenceArgs,
+    /// Measure this fence beside raw writes of its store, and nothing else: file:///path, redis://host and so on
+    #[arg(long, value_name = "URL", conflicts_with = "fence_file")]
+    fence: Option<String>,
+
+    /// A file whose first line is the fence's URL: the place for one with a password
+    #[arg(long, value_name = "FILE")]
+    fence_file: Option<PathBuf>,
+}
+
+impl Args {
+    /// The fence that is to be measured, if one is.
+    pub(crate) fn fence(&self) -> std::result::Result<Option<String>, Failure> {
+        FenceArgs { fence: self.fence.clone(), fence_file: self.fence_file.clone() }.named()
+    }
 }
 
 /// Measures and reports. Without a `store` it runs on a temporary SQLite file, never on the user's own.

@@ -220,8 +220,8 @@ Examples:
 
   tenure fence advance accounts 1731664000000001 --fence sqlite:data.db
   tenure fence check accounts \"$TENURE_TOKEN\" --fence postgres://db/app
-  tenure fence advance --max-ahead 10m backup   a forged or mistaken token
-                                                cannot lock others out
+  tenure fence advance --max-ahead 10m backup   a mistaken or forged token
+                                                locks nobody out for longer
 
 What is done after it can be overtaken:
   Between the check and the write there should be nothing that can stand still

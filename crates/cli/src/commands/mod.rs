@@ -33,7 +33,7 @@ pub(crate) async fn dispatch(cli: Cli, printer: &Printer) -> Result<ExitCode, Fa
         Command::Schema(_) => schema::print(&store, printer),
         Command::Migrate(_) => schema::migrate(&store, printer).await,
         Command::Bench(args) => {
-            let fence = args.fence.named()?;
+            let fence = args.fence()?;
             return Ok(crate::bench::run(args, store.source()?.url().map(str::to_owned), fence).await?);
         }
         Command::BenchChild => return Ok(crate::bench::child().await?),

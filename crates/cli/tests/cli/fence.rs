@@ -160,7 +160,8 @@ fn a_password_is_in_no_output() {
     std::fs::write(store.path("url"), format!("{url}\n")).unwrap();
     let path = store.path("url");
     let path = path.to_str().unwrap();
-    let ways: [(&[&str], &[(&str, &str)], bool); 4] = [
+    type Way<'a> = (&'a [&'a str], &'a [(&'a str, &'a str)], bool);
+    let ways: [Way<'_>; 4] = [
         (&["advance", "db", "17", "--fence", &url], &[], true),
         (&["advance", "db", "17", "--fence-file", path], &[], false),
         (&["advance", "db", "17", "--json"], &[("TENURE_FENCE", &url)], false),
