@@ -268,7 +268,8 @@ mod tests {
             quick.await
         };
         let (one, two) = tokio::join!(slow, quick);
-        (one.unwrap(), two.unwrap());
+        one.unwrap();
+        two.unwrap();
         assert_eq!(*log.lock().unwrap(), [1, 2]);
     }
 
