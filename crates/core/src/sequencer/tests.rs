@@ -1,3 +1,5 @@
+//! Whatever is printed can be read again, whatever is changed is refused, and nothing panics.
+
 use proptest::prelude::*;
 
 use super::*;

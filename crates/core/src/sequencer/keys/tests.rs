@@ -1,3 +1,5 @@
+//! What a key must look like, and that nobody sees it.
+
 use std::os::unix::fs::PermissionsExt as _;
 
 use super::*;
