@@ -4,7 +4,7 @@ use clap::builder::styling::{AnsiColor, Style, Styles};
 use clap::{Parser, Subcommand};
 
 use crate::bench;
-use crate::commands::{ask, break_holds, completions, doctor, elect, ls, man, run, schema, show, watch};
+use crate::commands::{ask, break_holds, completions, doctor, elect, ls, man, run, schema, sequencer, show, watch};
 use crate::store::StoreArgs;
 
 /// Run a program under a lock, and see who holds what
@@ -42,6 +42,7 @@ pub(crate) enum Command {
     Watch(watch::Args),
     Ask(ask::Args),
     Break(break_holds::Args),
+    Sequencer(sequencer::Args),
     Doctor(doctor::Args),
     Schema(schema::SchemaArgs),
     Migrate(schema::MigrateArgs),

@@ -47,6 +47,7 @@ impl From<Error> for Failure {
             ErrorKind::Unsupported => "unsupported",
             ErrorKind::Mismatch => "mismatch",
             ErrorKind::Lost => "lost",
+            ErrorKind::BadSignature => "bad_signature",
             ErrorKind::Unavailable => "unavailable",
             _ => "backend",
         };

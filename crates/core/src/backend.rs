@@ -9,7 +9,9 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use crate::keeper::News;
-use crate::{Ask, Claim, Error, ErrorKind, Grant, Kind, LockName, Mode, Renewal, Result, Token, View, Wait};
+use crate::{
+    Ask, Claim, Error, ErrorKind, Grant, Kind, LockName, Mode, Renewal, Result, Sequencer, Standing, Token, View, Wait,
+};
 
 /// A boxed future: what an object-safe trait returns where it would say `async fn`.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -64,6 +66,12 @@ pub trait Backend: Send + Sync + 'static {
 
     /// Who holds and who waits.
     fn view<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<View>>;
+
+    /// How a sequencer stands: one read, which needs no right to lock. A store whose [`view`](Backend::view) says which token it
+    /// gave last need not say it in its own words; whoever wraps a backend that does hands this on too.
+    fn check<'a>(&'a self, sequencer: &'a Sequencer) -> BoxFuture<'a, Result<Standing>> {
+        Box::pin(async move { Ok(self.view(&sequencer.name).await?.standing(sequencer)) })
+    }
 
     /// Names in use that begin with `prefix`, in byte order, after `after`; at most `limit`. Never a scan that blocks the
     /// store for others.

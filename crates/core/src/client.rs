@@ -13,8 +13,8 @@ use crate::keeper::{Keeper, Shared};
 use crate::kinds::reentrant::Slots;
 use crate::options::Options;
 use crate::{
-    Ask, Cell, Claim, Election, Error, ErrorKind, FairMutex, Grant, HANDOVER_TTL, Kind, LockName, Mode, Multi, Note, Origin,
-    ReentrantMutex, Result, RwLock, Semaphore, Token, View, Wait,
+    Ask, Cell, Claim, Election, Error, ErrorKind, FairMutex, Grant, HANDOVER_TTL, Keys, Kind, LockName, Mode, Multi, Note,
+    Origin, ReentrantMutex, Result, RwLock, Semaphore, Sequencer, Standing, Token, View, Wait,
 };
 
 /// A connection to a store, to make locks from. Clones are cheap and share everything; one per process is enough.
@@ -33,6 +33,8 @@ use crate::{
 #[derive(Clone)]
 pub struct Client {
     inner: Arc<Inner>,
+    /// What the sequencers of its guards are signed with.
+    keys: Option<Keys>,
 }
 
 /// What all clones and guards of a client share.
@@ -76,7 +78,14 @@ impl Client {
         let host = rustix::system::uname().nodename().to_string_lossy().into();
         let origin = Origin { host, pid: std::process::id() };
         let keeper = Keeper::start(backend, environment)?;
-        Ok(Client { inner: Arc::new(Inner { keeper, abilities, origin, slots: Mutex::new(HashMap::new()) }) })
+        let inner = Inner { keeper, abilities, origin, slots: Mutex::new(HashMap::new()) };
+        Ok(Client { inner: Arc::new(inner), keys: None })
+    }
+
+    /// The same client, with keys: the guards of locks that are made from it sign their sequencers. The client it was made from
+    /// and locks that are there already sign as before.
+    pub fn signed_with(&self, keys: Keys) -> Self {
+        Client { inner: Arc::clone(&self.inner), keys: Some(keys) }
     }
 
     /// A lock with one holder at a time. Not in strict order: a newcomer may get in ahead of a waiter on its way.
@@ -141,6 +150,28 @@ impl Client {
     /// Only reads.
     pub async fn view(&self, name: impl AsRef<str>) -> Result<View> {
         self.backend().view(&LockName::new(name)?).await
+    }
+
+    /// How a sequencer stands with this store, in one round trip that changes nothing and needs no right to lock: what a
+    /// resource asks that can reach the store. Whether its signature is good is another question:
+    /// [`Sequencer::verify`].
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> tenure_core::Result<()> {
+    /// # use tenure_core::{Client, Standing, memory::Memory};
+    /// # let client = Client::new(Memory::new().backend())?;
+    /// let guard = client.mutex("invoices")?.lock().await?;
+    /// let sequencer = guard.sequencer();
+    /// assert_eq!(client.check(&sequencer).await?, Standing::Current);
+    /// guard.release().await?;
+    /// assert_eq!(client.check(&sequencer).await?, Standing::Released);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Cancel safety
+    /// Only reads.
+    pub async fn check(&self, sequencer: &Sequencer) -> Result<Standing> {
+        self.backend().check(sequencer).await
     }
 
     /// Names in use that begin with `prefix`, in order, after `after`; at most `limit`.
@@ -222,7 +253,8 @@ impl Client {
     pub(crate) fn asker(&self, name: impl AsRef<str>, kind: Kind) -> Result<Asker> {
         let name = LockName::new(name)?;
         self.inner.abilities.require(kind).map_err(|error| error.with_name(&name))?;
-        Ok(Asker { client: Arc::clone(&self.inner), name, kind, options: Options::default() })
+        let (client, keys) = (Arc::clone(&self.inner), self.keys.clone());
+        Ok(Asker { client, name, kind, options: Options::default(), keys })
     }
 }
 
@@ -256,6 +288,7 @@ pub(crate) struct Asker {
     pub(crate) name: LockName,
     pub(crate) kind: Kind,
     pub(crate) options: Options,
+    pub(crate) keys: Option<Keys>,
 }
 
 impl std::fmt::Debug for Asker {
@@ -267,7 +300,7 @@ impl std::fmt::Debug for Asker {
 impl Asker {
     /// Asks, in the caller's way of waiting.
     pub(crate) async fn ask(&self, mode: Mode, wait: Wait) -> Result<Option<Guard>> {
-        Ok(self.ask_for_lease(mode, wait).await?.map(|lease| Guard::new(Arc::new(lease), mode)))
+        Ok(self.ask_for_lease(mode, wait).await?.map(|lease| Guard::new(Arc::new(lease), mode, self.keys.clone())))
     }
 
     pub(crate) async fn ask_for_ever(&self, mode: Mode) -> Result<Guard> {
@@ -332,7 +365,7 @@ impl Asker {
     }
 
     fn claim(&self, mode: Mode) -> Claim {
-        let Asker { client, name, kind, options } = self;
+        let Asker { client, name, kind, options, .. } = self;
         let ttl = options.ttl.max(client.abilities.shortest_ttl);
         Claim {
             name: name.clone(),

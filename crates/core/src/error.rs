@@ -26,6 +26,8 @@ pub enum ErrorKind {
     Mismatch,
     /// The hold can no longer be trusted: its window has ended, or the store gave it away.
     Lost,
+    /// A sequencer is not signed, not with a key that is known, or was changed since.
+    BadSignature,
     /// The store did not answer, or not in time. Nothing is known about what it did.
     Unavailable,
     /// The store answered with an error of its own.

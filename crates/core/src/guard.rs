@@ -1,13 +1,16 @@
 //! What a caller holds: proof, for as long as it lasts, and the signal that it does not.
 
 use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
+use crate::backend::BoxFuture;
 use crate::client::Inner;
 use crate::hold::{Event, Phase};
 use crate::kept::{Hold, Seen};
-use crate::{Ask, Claim, Error, ErrorKind, Grant, Instant, Kind, LockName, Mode, Result, Sequencer, Token};
+use crate::{Ask, Claim, Error, ErrorKind, Grant, Instant, Keys, Kind, LockName, Mode, Result, Sequencer, Token};
 
 /// A held lock. It is kept alive in the background until it is released or dropped.
 ///
@@ -34,6 +37,8 @@ use crate::{Ask, Claim, Error, ErrorKind, Grant, Instant, Kind, LockName, Mode, 
 pub struct Guard {
     pub(crate) lease: Arc<Lease>,
     mode: Mode,
+    /// What its sequencers are signed with.
+    keys: Option<Keys>,
     /// What a conversion was to make of it whose outcome was never heard: it may be tried again.
     unsure: Option<Mode>,
 }
@@ -50,8 +55,8 @@ impl std::fmt::Debug for Guard {
 }
 
 impl Guard {
-    pub(crate) fn new(lease: Arc<Lease>, mode: Mode) -> Self {
-        Guard { lease, mode, unsure: None }
+    pub(crate) fn new(lease: Arc<Lease>, mode: Mode, keys: Option<Keys>) -> Self {
+        Guard { lease, mode, keys, unsure: None }
     }
 
     /// What is locked.
@@ -74,10 +79,15 @@ impl Guard {
         self.hold().token()
     }
 
-    /// The hold as one printable string, to hand to what the lock protects.
+    /// The hold as one printable string, to hand to what the lock protects: signed, if the client was
+    /// [given keys](crate::Client::signed_with).
     pub fn sequencer(&self) -> Sequencer {
         let issued_ms = self.lease.client.environment().clock.wall_micros() / 1000;
-        Sequencer { name: self.name().clone(), kind: self.kind(), mode: self.mode, token: self.token(), issued_ms }
+        let sequencer = Sequencer::new(self.name().clone(), self.kind(), self.mode, self.token(), issued_ms);
+        match &self.keys {
+            Some(keys) => sequencer.signed_with(keys),
+            None => sequencer,
+        }
     }
 
     /// The local instant from which the hold may not be trusted, unless it is renewed before.
@@ -135,7 +145,7 @@ impl Guard {
 
     /// Everything that happens to this hold, in order, from its grant on: [`Event`]s.
     pub fn events(&self) -> Events {
-        Events { hold: Arc::clone(self.hold()), seen: self.hold().seen() }
+        Events { hold: Arc::clone(self.hold()), seen: self.hold().seen(), news: None }
     }
 
     /// Runs a future for as long as the hold may be trusted: at the end of the window it is dropped where it stands, and
@@ -149,7 +159,7 @@ impl Guard {
         tokio::pin!(lost);
         std::future::poll_fn(move |context| {
             if self.check().is_err() || lost.as_mut().poll(context).is_ready() {
-                return std::task::Poll::Ready(Err(self.lease.lost()));
+                return Poll::Ready(Err(self.lease.lost()));
             }
             work.as_mut().poll(context).map(Ok)
         })
@@ -235,10 +245,12 @@ impl Guard {
     }
 }
 
-/// What happens to a hold, in order. From [`Guard::events`]; outlives the guard.
+/// What happens to a hold, in order. From [`Guard::events`]; outlives the guard. Also a [`Stream`](futures_core::Stream).
 pub struct Events {
     hold: Arc<Hold>,
     seen: Seen,
+    /// Completes when there is something to tell: what the stream waits for.
+    news: Option<BoxFuture<'static, ()>>,
 }
 
 impl Events {
@@ -247,8 +259,29 @@ impl Events {
     /// # Cancel safety
     /// Dropping it loses nothing: the next call gives the same event.
     pub async fn next(&mut self) -> Option<Event> {
-        let Events { hold, seen } = self;
+        let Events { hold, seen, .. } = self;
         hold.until_some(|hold| hold.next_event(seen)).await
+    }
+}
+
+impl futures_core::Stream for Events {
+    type Item = Event;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Event>> {
+        let Events { hold, seen, news } = self.get_mut();
+        loop {
+            if let Some(event) = hold.next_event(seen) {
+                *news = None;
+                return Poll::Ready(event);
+            }
+            let waiting = news.get_or_insert_with(|| {
+                // With a copy of what was seen: it only looks, and whoever reads next is told.
+                let (hold, mut seen) = (Arc::clone(hold), seen.clone());
+                Box::pin(async move { hold.until_some(|hold| hold.next_event(&mut seen).map(drop)).await })
+            });
+            std::task::ready!(waiting.as_mut().poll(context));
+            *news = None;
+        }
     }
 }
 

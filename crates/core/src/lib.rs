@@ -11,7 +11,7 @@
 //! - `hold`, `kept`, `keeper`: what happens to a grant after it was given; [`Guard`]: what the caller sees of it
 //! - `client`: from an ask to a guard; `kinds`: the seven kinds, thin words over one ask; [`Cell`]: the optimistic lock;
 //!   [`retry`]: trying again, also for rows of your own
-//! - [`claim`], [`LockName`], [`Sequencer`], [`StoreUrl`], [`Address`], [`View`], [`Error`], [`clock`]: the words
+//! - [`claim`], [`LockName`], [`Sequencer`] and its [`Keys`], [`StoreUrl`], [`Address`], [`View`], [`Error`], [`clock`]: the words
 
 mod admit;
 pub mod backend;
@@ -59,6 +59,9 @@ pub use kinds::{Election, FairMutex, Leader, Multi, MultiGuard, Mutex, Observer,
 pub use name::LockName;
 pub use options::{Backoff, DEFAULT_TTL};
 pub use sequencer::Sequencer;
+pub use sequencer::keys::Keys;
+pub use sequencer::signature::Signature;
+pub use sequencer::standing::Standing;
 pub use server::{Address, Secret, Tls, bad_value};
 pub use url::StoreUrl;
 pub use view::{Holder, View, Waiter};

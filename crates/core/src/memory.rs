@@ -9,7 +9,7 @@
 //! Time is the one thing nobody announces: a holder that stops renewing is noticed by the waiters' own timers, set to
 //! the record's [`next_change`](Record::next_change).
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
@@ -60,7 +60,12 @@ struct Names {
     waiting: HashMap<ClaimId, Sleeper>,
     cells: BTreeMap<LockName, (Vec<u8>, u64)>,
     clients: HashMap<ClientKey, News>,
+    /// The last tokens of names that were used last: so much is remembered of what is over, for those who ask.
+    past: VecDeque<(LockName, Token)>,
 }
+
+/// How many names are remembered that nobody uses any more.
+const PAST: usize = 1024;
 
 /// A waiter, as those see it who may let it in.
 struct Sleeper {
@@ -205,7 +210,12 @@ impl Store {
         }
         if record.is_idle() {
             self.floor.fetch_max(record.last.get(), Ordering::Relaxed);
-            names.records.remove(name);
+            if let Some((name, record)) = names.records.remove_entry(name) {
+                if names.past.len() == PAST {
+                    names.past.pop_front();
+                }
+                names.past.push_back((name, record.last));
+            }
         }
         self.changed.notify_waiters();
     }
@@ -232,7 +242,13 @@ impl Store {
 
     fn view(&self, name: &LockName) -> View {
         let (names, now) = (self.lock(), self.clock.now());
-        names.records.get(name).map_or_else(|| View::free(name.clone()), |record| record.view(name, now))
+        match names.records.get(name) {
+            Some(record) => record.view(name, now),
+            None => {
+                let last = names.past.iter().rev().find(|(past, _)| past == name).map(|(_, last)| *last);
+                View { last, ..View::free(name.clone()) }
+            }
+        }
     }
 }
 

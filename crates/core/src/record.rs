@@ -387,7 +387,8 @@ impl Record {
 
     /// The record as people see it.
     pub fn view(&self, name: &LockName, now: Instant) -> View {
-        let mut view = View { kind: (!self.line.is_empty()).then_some(self.kind), ..View::free(name.clone()) };
+        let kind = (!self.line.is_empty()).then_some(self.kind);
+        let mut view = View { kind, last: Some(self.last), ..View::free(name.clone()) };
         for ticket in &self.line {
             let (claim, mode) = (ticket.id.fingerprint(), ticket.mode);
             let (note, origin) = (ticket.note.clone(), ticket.origin.clone());

@@ -15,6 +15,9 @@ pub struct View {
     pub holders: Vec<Holder>,
     /// Who waits, in order.
     pub line: Vec<Waiter>,
+    /// The highest token that the store remembers to have given for this name; `None` if it remembers none. Stores forget it
+    /// some time after the name's last use.
+    pub last: Option<Token>,
 }
 
 /// One hold.
@@ -58,7 +61,7 @@ pub struct Waiter {
 impl View {
     /// The view of a name that nobody holds and nobody waits for.
     pub fn free(name: LockName) -> Self {
-        View { name, kind: None, holders: Vec::new(), line: Vec::new() }
+        View { name, kind: None, holders: Vec::new(), line: Vec::new(), last: None }
     }
 
     /// Whether nobody holds the name and nobody waits for it.
@@ -66,7 +69,7 @@ impl View {
         self.holders.is_empty() && self.line.is_empty()
     }
 
-    /// Whether the same claims hold and wait, and nobody new was asked to let go. Ages do not count.
+    /// Whether the same claims hold and wait, and nobody new was asked to let go. Ages and the last token do not count.
     pub fn says_the_same_as(&self, other: &View) -> bool {
         self.kind == other.kind
             && self.holders.len() == other.holders.len()

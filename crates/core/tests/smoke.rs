@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use futures_core::Stream as _;
 use tenure_core::memory::Memory;
-use tenure_core::{Client, ErrorKind};
+use tenure_core::{Client, ErrorKind, Event};
 
 fn client() -> (Memory, Client) {
     let store = Memory::new();
@@ -61,4 +62,17 @@ fn a_guard_may_be_dropped_without_a_runtime() {
     drop(guard);
     client.block_on(client.close()).unwrap();
     assert_eq!(store.residue(), 0);
+}
+
+#[tokio::test]
+async fn events_are_a_stream() {
+    let (_store, client) = client();
+    let guard = client.mutex("x").unwrap().lock().await.unwrap();
+    let mut events = std::pin::pin!(guard.events());
+    let mut next = async || std::future::poll_fn(|context| events.as_mut().poll_next(context)).await;
+    client.ask("x", "please").await.unwrap();
+    assert!(matches!(next().await, Some(Event::Asked(ask)) if ask.reason.as_str() == "please"));
+    let (told, broken) = tokio::join!(next(), client.break_holds("x", None)); // it waits when it happens
+    assert_eq!((told, broken.unwrap()), (Some(Event::Lost), 1));
+    assert_eq!((next().await, next().await), (None, None));
 }

@@ -122,7 +122,7 @@ impl<D: Driver> InTransaction<'_, D> {
                 "locked" => {
                     let token = Token::new(token.unwrap_or_default().max(0) as u64);
                     let issued_ms = Clock::Boot.wall_micros() / 1_000;
-                    return Ok(Some(Sequencer { name, kind: Kind::Mutex, mode: Mode::Exclusive, token, issued_ms }));
+                    return Ok(Some(Sequencer::new(name, Kind::Mutex, Mode::Exclusive, token, issued_ms)));
                 }
                 "leased" | "taken" | "stale" => {}
                 other => return Err(refused(other).with_name(&name)),

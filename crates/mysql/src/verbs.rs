@@ -264,7 +264,7 @@ pub(crate) fn cell_written(sets: &Rows) -> Read<Option<u64>> {
 /// Everybody in the line of one name, with or without a ticket.
 pub(crate) fn view(prefix: &str, name: &LockName) -> String {
     let which = format!("(SELECT * FROM {prefix}name WHERE name = {})", hex(name.as_str().as_bytes()));
-    lines(prefix, &which)
+    lines(prefix, &which, "TRUE")
 }
 
 /// Everybody in the lines of the next names in use.
@@ -279,34 +279,37 @@ pub(crate) fn list(prefix: &str, begins: &str, after: Option<&LockName>, limit: 
         let _ = write!(which, " AND name > {}", hex(after.as_str().as_bytes()));
     }
     let _ = write!(which, " ORDER BY name LIMIT {limit})");
-    lines(prefix, &which)
+    lines(prefix, &which, "t.id IS NOT NULL OR n.solo IS NOT NULL")
 }
 
-fn lines(prefix: &str, which: &str) -> String {
+fn lines(prefix: &str, which: &str, who: &str) -> String {
     format!(
         "SELECT {NOW}; \
          SELECT n.name, n.kind, IFNULL(t.id, n.solo), t.waiting, t.closing, IFNULL(t.mode, n.solo_mode), \
          IFNULL(t.take, n.solo_take), n.permits, IFNULL(t.note, n.solo_note), IFNULL(t.host, n.solo_host), \
          IFNULL(t.pid, n.solo_pid), IFNULL(t.since, n.used), IFNULL(t.token, n.last), \
          IF(t.waiting, GREATEST(t.ends, IFNULL(c.alive, 0)), IFNULL(t.ends, n.ends)), t.asked_reason IS NOT NULL, \
-         t.asked_reason, t.asked_host, t.asked_pid \
+         t.asked_reason, t.asked_host, t.asked_pid, n.last \
          FROM {which} n LEFT JOIN {prefix}ticket t ON t.name = n.name LEFT JOIN {prefix}client c ON t.waiting AND c.id = t.client \
-         WHERE t.id IS NOT NULL OR n.solo IS NOT NULL ORDER BY n.name, t.waiting, t.seq"
+         WHERE {who} ORDER BY n.name, t.waiting, t.seq"
     )
 }
 
-/// The views of the names that have anybody in their lines, alive or not.
+/// The views of the names that have anybody in their lines, alive or not, or are not forgotten yet.
 pub(crate) fn viewed(sets: &Rows) -> Read<Vec<View>> {
     let now = sets.first().and_then(|rows| rows.first()).and_then(|row| number(row, 0)).ok_or(Nonsense)?;
     let mut views: Vec<View> = Vec::new();
     for row in sets.get(1).ok_or(Nonsense)? {
         let name = LockName::new(text(row, 0)).map_err(|_| Nonsense)?;
         if views.last().is_none_or(|view| view.name != name) {
-            let kind = kind(number(row, 1));
-            views.push(View { kind, ..View::free(name) });
+            let last = Some(token(number(row, 18))?);
+            views.push(View { last, ..View::free(name) });
         }
         let Some(view) = views.last_mut() else { return Err(Nonsense) };
-        add(view, row, now)?;
+        if id(row, 2).is_some() {
+            view.kind = kind(number(row, 1));
+            add(view, row, now)?;
+        }
     }
     Ok(Said { now: now as u64, value: views })
 }

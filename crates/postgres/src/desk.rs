@@ -232,8 +232,8 @@ impl Desk for PostgresDesk {
     fn view<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Answer<View>> {
         Box::pin(async move {
             let shared = self.shared();
-            let Said { now, value } = shared.ask(shared.verbs.view(name), "looking at a lock", verbs::viewed).await?;
-            Ok(Said { now, value: value.into_iter().next().unwrap_or_else(|| View::free(name.clone())) })
+            let viewed = |rows: &[Row]| verbs::viewed_alone(rows, name);
+            shared.ask(shared.verbs.view(name), "looking at a lock", viewed).await
         })
     }
 

@@ -130,7 +130,7 @@ impl<D: Driver> InTransaction<'_, D> {
             };
             if answer > 0 {
                 let (token, issued_ms) = (Token::new(answer as u64), Clock::Boot.wall_micros() / 1_000);
-                return Ok(Some(Sequencer { name, kind: Kind::Mutex, mode: Mode::Exclusive, token, issued_ms }));
+                return Ok(Some(Sequencer::new(name, Kind::Mutex, Mode::Exclusive, token, issued_ms)));
             }
             let now = Instant::now();
             if wait == Wait::No || now >= deadline {

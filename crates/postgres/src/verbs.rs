@@ -83,8 +83,14 @@ impl Verbs {
             renew: from("renew", 1),
             touch: from("touch", 5),
             convert: select("convert", 6),
-            view: layout.fill("SELECT * FROM {view}(ARRAY[$1])"),
-            list: layout.fill("SELECT * FROM {view}(ARRAY(SELECT {list}($1, $2, $3)))"),
+            view: layout.fill(
+                "SELECT v.*, n.last FROM {name} n LEFT JOIN {view}(ARRAY[$1]) WITH ORDINALITY v ON true \
+                 WHERE n.name = $1 ORDER BY v.ordinality",
+            ),
+            list: layout.fill(
+                "SELECT v.*, (SELECT n.last FROM {name} n WHERE n.name = v.name) \
+                 FROM {view}(ARRAY(SELECT {list}($1, $2, $3))) WITH ORDINALITY v ORDER BY v.ordinality",
+            ),
             request: select("request", 4),
             break_holds: select("break", 2),
             cell_get: layout.fill("SELECT {clock}(), version, value FROM (SELECT) u LEFT JOIN {cell} ON name = $1"),
@@ -201,7 +207,7 @@ impl Verbs {
             .arg(token.get() as i64, Type::INT8)
     }
 
-    /// Who holds and who waits. Answer: [`viewed`].
+    /// Who holds and who waits. Answer: [`viewed_alone`].
     pub(crate) fn view<'a>(&'a self, name: &'a LockName) -> Request<'a> {
         Request::new(&self.view).arg(name.as_str(), Type::TEXT)
     }
@@ -359,6 +365,24 @@ pub(crate) fn converted(rows: &[Row]) -> Parsed<Option<(Token, Duration)>> {
     }
 }
 
+/// The view of one name, if anything is known of it.
+pub(crate) fn viewed_alone(rows: &[Row], name: &LockName) -> Parsed<View> {
+    match rows {
+        // Nobody is there, and it is not forgotten yet.
+        [row] if get::<Option<i64>>(row, 0)?.is_none() => {
+            Ok(Said { now: 0, value: View { last: last(row)?, ..View::free(name.clone()) } })
+        }
+        rows => {
+            let Said { now, value } = viewed(rows)?;
+            Ok(Said { now, value: value.into_iter().next().unwrap_or_else(|| View::free(name.clone())) })
+        }
+    }
+}
+
+fn last(row: &Row) -> Result<Option<Token>, Garbled> {
+    Ok(get::<Option<i64>>(row, 19)?.map(token))
+}
+
 /// The views of the names that are in use, in order.
 pub(crate) fn viewed(rows: &[Row]) -> Parsed<Vec<View>> {
     let mut views: Vec<View> = Vec::new();
@@ -366,7 +390,7 @@ pub(crate) fn viewed(rows: &[Row]) -> Parsed<Vec<View>> {
         let name: &str = get(row, 1)?;
         if views.last().is_none_or(|view| view.name.as_str() != name) {
             let name = LockName::new(name).map_err(|_| Garbled)?;
-            views.push(View { kind: Some(kind(get(row, 2)?)?), ..View::free(name) });
+            views.push(View { kind: Some(kind(get(row, 2)?)?), last: last(row)?, ..View::free(name) });
         }
         let view = views.last_mut().ok_or(Garbled)?;
         let claim = get::<Id>(row, 5)?.0.fingerprint();

@@ -212,6 +212,11 @@ pub(crate) fn decode_ticket(bytes: &[u8]) -> Result<Ticket, Garbled> {
     Ok(Ticket { stage, number, since, ends, token, kind, mode, note, origin })
 }
 
+/// A token by itself: what is remembered of a hold that is over.
+pub(crate) fn decode_token(bytes: &[u8]) -> Result<Token, Garbled> {
+    Input(bytes).token()
+}
+
 /// What is left to read.
 struct Input<'a>(&'a [u8]);
 

@@ -423,7 +423,10 @@ impl Pair {
         let (now, views) = verbs::viewed(answer, &names).expect("it is an answer");
         for (at, (name, view)) in names.iter().zip(views).enumerate() {
             let expected = self.records.get(&at).map(|record| record.view(name, moment(now).now));
-            prop_assert_eq!(view, expected.unwrap_or_else(|| View::free((*name).clone())));
+            let expected = expected.unwrap_or_else(|| View::free((*name).clone()));
+            // What the server remembers of those who are over goes after a while, and is never more than it gave.
+            prop_assert!(view.last <= Some(self.last) && view.holders.iter().all(|holder| view.last >= Some(holder.token)));
+            prop_assert_eq!(View { last: expected.last, ..view }, expected);
         }
 
         let used: BTreeSet<&LockName> = self.records.keys().map(|at| &self.names[*at]).collect();
@@ -438,6 +441,8 @@ impl Pair {
         let text = |key: Vec<u8>| String::from_utf8(key).expect("names are text");
         let found: BTreeSet<String> =
             redis::cmd("KEYS").arg(format!("{}:*", self.prefix)).query(&mut self.server).expect("they are listed");
+        // What is remembered of names for a few seconds is there or not, whatever the record is like.
+        let found: BTreeSet<String> = found.into_iter().filter(|key| !key.contains(":past:")).collect();
         let mut expected: BTreeMap<String, Option<u64>> = BTreeMap::new(); // until when it must stay, unless for ever
         if self.last > Token::new(0) {
             expected.insert(text(self.layout.token(0)), Some(self.last.get()));

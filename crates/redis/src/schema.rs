@@ -8,6 +8,7 @@
 //! | `P:{B}:names` | sorted set | the names in use, all with score 0: what `ls` pages through |
 //! | `P:{B}:token` | string | the highest token or version ever given in this bucket |
 //! | `P:{B}:ended:ID` | string | a claim that was ended while its ask may still be on its way: never to be granted |
+//! | `P:{B}:past:NAME` | string | the token of the name's last hold that was ended, for a few seconds: what is said of a sequencer then |
 //! | `P:{B}:cell:NAME` | hash | a cell: its value and version |
 //! | `P:{B}:inbox:CLIENT` | channel | what a client is told: granted, asked, lost |
 //!
@@ -16,7 +17,7 @@
 //! one index are all a client needs; a cluster has [`CLUSTER_BUCKETS`], each name in the one that its hash says. `NAME` stands
 //! last and as it is: Redis's keys are bytes, so no two names meet, whatever is in them.
 //!
-//! Every key expires by itself. A name that nobody holds and nobody waits for leaves nothing but the bucket's token, which
+//! Every key expires by itself. A name that nobody holds and nobody waits for leaves nothing, after a few seconds, but the bucket's token, which
 //! goes a day after the last grant; tokens begin with the server's clock, so a forgotten one does no harm while that goes up.
 
 use tenure_core::{ClaimId, LockName};
@@ -88,6 +89,11 @@ impl Layout {
     /// The shared holders of a name.
     pub(crate) fn held(&self, name: &LockName) -> Vec<u8> {
         self.key(self.bucket(name), "held:", name.as_str())
+    }
+
+    /// What is remembered of a name's last hold.
+    pub(crate) fn past(&self, name: &LockName) -> Vec<u8> {
+        self.key(self.bucket(name), "past:", name.as_str())
     }
 
     /// The cell of a name.

@@ -95,14 +95,14 @@ mod tests {
     }
 
     const KNOWN: &[&str] = &[
-        "ask 9857a600680cf4efebdd790d13b49a962919eeec",
-        "end 7d9aef5ef32b471845da0e71daccc21a3d0a2b67",
+        "ask 1307885acc540364b37339576db2dc5f74e23037",
+        "end 0879cbf4732e0588d197144fb84c0c77409fe3b2",
         "renew 65bfab4b937a1c98c2a6a855b839a00176c2c0a9",
-        "touch f0832b3f51e4c6f0fa868d8da914f4a7712e6a0e",
-        "convert 5c6a93e799969f0254ce1ae9d75d00fbab16de6e",
-        "request 04a551eccf7f96ec665b468736c09100a8dacaf1",
-        "break cbccb798093b87e15c76bf510a6068a945f75e6c",
-        "view ee7339970a472ad95dad1b1fee184b72521e7cc5",
+        "touch f0d1c27859cdc353bf39b6021f1c0b1a14a25c97",
+        "convert 985285b42dd9503b317c7e7832367a1f92f01d76",
+        "request 42d940e0f5aefaa96941a4120c69f2965a8f1cce",
+        "break 5cc230afc242253be9f9b85c5be7ea94b20c80d3",
+        "view 52ba13aecdab0f83cedacdba49342642c9b8fda2",
         "cell_set d4fd9d48e7fb158c4f187e9224811e25f4a83109",
         "tidy b72d1d0f3129b0d741b17744c41054413367611a",
         "raise 4c1824b4424666cb405be4b5dd41fa8d585646fa",

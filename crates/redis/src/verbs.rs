@@ -82,8 +82,9 @@ pub(crate) fn ask(
 /// for this claim is granted. Answer: [`ended`].
 pub(crate) fn end(layout: &Layout, publish: &str, name: &LockName, id: ClaimId, min_hold: Duration, mark: Duration) -> Cmd {
     let marked = !mark.is_zero();
-    let mut cmd = scripts::END.command(5 + usize::from(marked), 5, 400 + 4 * name.as_str().len());
+    let mut cmd = scripts::END.command(6 + usize::from(marked), 5, 400 + 5 * name.as_str().len());
     keys(&mut cmd, layout, name);
+    cmd.arg(layout.past(name));
     if marked {
         cmd.arg(layout.ended(layout.bucket(name), id));
     }
@@ -155,8 +156,9 @@ pub(crate) fn request(layout: &Layout, publish: &str, name: &LockName, ask: &Ask
 
 /// Ends holds by force: all, or the one with this token. Answer: [`counted`].
 pub(crate) fn break_holds(layout: &Layout, publish: &str, name: &LockName, only: Option<Token>) -> Cmd {
-    let mut cmd = scripts::BREAK.command(5, 3, 1024);
+    let mut cmd = scripts::BREAK.command(6, 3, 1024);
     keys(&mut cmd, layout, name);
+    cmd.arg(layout.past(name));
     words(&mut cmd, publish, name);
     match only {
         Some(token) => cmd.arg(token.get()),
@@ -167,9 +169,9 @@ pub(crate) fn break_holds(layout: &Layout, publish: &str, name: &LockName, only:
 
 /// Reads the records of names that are all in one bucket. Answer: [`viewed`].
 pub(crate) fn view(layout: &Layout, names: &[&LockName]) -> Cmd {
-    let mut cmd = scripts::VIEW.command(names.len(), 0, 64 * names.len());
+    let mut cmd = scripts::VIEW.command(2 * names.len(), 0, 128 * names.len());
     for name in names {
-        cmd.arg(layout.lock(name));
+        cmd.arg(layout.lock(name)).arg(layout.past(name));
     }
     cmd
 }
@@ -344,9 +346,12 @@ pub(crate) fn counted(answer: Value) -> Result<Answer<usize>> {
 
 /// The answer to [`view`] of these names.
 pub(crate) fn viewed(answer: Value, names: &[&LockName]) -> Result<Answer<Vec<View>>> {
-    let (now, rest) = opened(answer)?;
-    let says = names.iter().zip(rest.0).map(|(name, record)| view_of(name, now, record)).collect::<Result<_>>()?;
-    counted_as(names.len(), now, says)
+    let (now, mut rest) = opened(answer)?;
+    let mut views = Vec::new();
+    for name in names {
+        views.push(view_of(name, now, rest.next()?, rest.next()?)?);
+    }
+    Ok((now, views))
 }
 
 /// The answer to [`cell_get`].
@@ -378,7 +383,11 @@ pub(crate) fn raised(answer: Value) -> Result<Answer<Token>> {
 }
 
 /// One record as people see it, from what is in its lock: see `scripts/line.lua`.
-fn view_of(name: &LockName, now: u64, record: Value) -> Result<View> {
+fn view_of(name: &LockName, now: u64, record: Value, past: Value) -> Result<View> {
+    let past = match past {
+        Value::Nil => None,
+        past => Some(codec::decode_token(&bytes(past)?)?),
+    };
     let (mut tickets, mut asks) = (Vec::new(), HashMap::new());
     if let Value::BulkString(alone) = record {
         let (id, ticket) = alone.split_first_chunk().ok_or(Garbled("a record is too short"))?;
@@ -397,6 +406,9 @@ fn view_of(name: &LockName, now: u64, record: Value) -> Result<View> {
     }
     tickets.sort_unstable_by_key(|(_, ticket)| ticket.number);
     let mut view = View { kind: tickets.first().map(|(_, ticket)| ticket.kind), ..View::free(name.clone()) };
+    // Those who are over and not swept count too, and those who wait have none.
+    let given = tickets.iter().map(|(_, ticket)| ticket.token).filter(|token| *token > Token::new(0));
+    view.last = given.chain(past).max();
     for (id, ticket) in tickets {
         let codec::Ticket { stage, since, ends, token, mode, note, origin, .. } = ticket;
         if ends <= now {
@@ -552,8 +564,8 @@ mod tests {
         let (layout, claim) = (Layout::single("t"), claim());
         let args = |min_hold, mark| end(&layout, "publish", &claim.name, claim.id, min_hold, mark).args_iter().count();
         let some = Duration::from_millis(1);
-        assert_eq!(args(Duration::ZERO, Duration::ZERO), 3 + 5 + 3);
-        assert_eq!(args(some, Duration::ZERO), 3 + 5 + 4);
-        assert_eq!(args(Duration::ZERO, some), 3 + 6 + 5);
+        assert_eq!(args(Duration::ZERO, Duration::ZERO), 3 + 6 + 3);
+        assert_eq!(args(some, Duration::ZERO), 3 + 6 + 4);
+        assert_eq!(args(Duration::ZERO, some), 3 + 7 + 5);
     }
 }

@@ -18,7 +18,7 @@ fn fresh_prefix() -> String {
 fn residue(server: &Redis, prefix: &str) -> usize {
     let keys = server.command(&["KEYS", &format!("{prefix}:*")]).list();
     let texts = keys.into_iter().map(|key| key.text());
-    texts.filter(|key| !key.ends_with(":token") && !key.contains(":ended:")).count()
+    texts.filter(|key| !key.ends_with(":token") && !key.contains(":ended:") && !key.contains(":past:")).count()
 }
 
 async fn open(url: &str) -> Result<Arc<dyn Backend>> {

@@ -173,7 +173,7 @@ fn try_lock(transaction: &Transaction<'_>, name: &LockName) -> Result<Option<Seq
     match place.take(transaction, name) {
         Ok(Some(token)) => {
             let issued_ms = Clock::Boot.wall_micros() / 1_000;
-            Ok(Some(Sequencer { name: name.clone(), kind: Kind::Mutex, mode: Mode::Exclusive, token, issued_ms }))
+            Ok(Some(Sequencer::new(name.clone(), Kind::Mutex, Mode::Exclusive, token, issued_ms)))
         }
         Ok(None) => Ok(None),
         Err(error) => Err(error.with_name(name)),

@@ -20,7 +20,8 @@ use std::time::Duration;
 
 use tenure_core::backend::{Abilities, Finding};
 use tenure_core::{
-    Ask, Backoff, Error, ErrorKind, Instant, Kind, LockName, Mode, Owner, Phase, Result, Sequencer, Token, Versioned, View,
+    Ask, Backoff, Error, ErrorKind, Instant, Keys, Kind, LockName, Mode, Owner, Phase, Result, Sequencer, Standing, Token,
+    Versioned, View,
 };
 
 /// Connects to a store. See [`tenure::connect`](crate::connect).
@@ -98,6 +99,16 @@ impl Client {
     /// See [`tenure::Client::view`](crate::Client::view).
     pub fn view(&self, name: impl AsRef<str>) -> Result<View> {
         self.0.block_on(self.0.view(name))
+    }
+
+    /// See [`tenure::Client::signed_with`](crate::Client::signed_with).
+    pub fn signed_with(&self, keys: Keys) -> Self {
+        Client(self.0.signed_with(keys))
+    }
+
+    /// See [`tenure::Client::check`](crate::Client::check).
+    pub fn check(&self, sequencer: &Sequencer) -> Result<Standing> {
+        self.0.block_on(self.0.check(sequencer))
     }
 
     /// See [`tenure::Client::list`](crate::Client::list).

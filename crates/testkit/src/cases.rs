@@ -59,6 +59,8 @@ macro_rules! cases {
                 cancelled_convert
                 cancelled_read
                 cancelled_write
+                each_reader_has_a_standing_of_its_own
+                conversions_change_the_standing
             ]
             semaphore { kind Semaphore } => [
                 permits_are_counted
@@ -69,6 +71,7 @@ macro_rules! cases {
                 a_large_request_that_gives_up_makes_room
                 lost_permits_come_back
                 cancelled_acquire
+                each_permit_has_a_standing_of_its_own
             ]
             reentrant { Nothing } => [
                 same_token_and_free_at_zero
@@ -142,6 +145,15 @@ macro_rules! cases {
                 a_sequencer_survives_being_printed
                 a_restart_does_not_start_over
             ]
+            check { Nothing } => [
+                current_while_it_is_held
+                superseded_by_the_next
+                released_when_it_was_let_go
+                released_when_it_was_broken
+                not_current_when_it_ran_out
+                unknown_when_it_was_never_given
+                over_when_the_name_was_forgotten
+            ]
             delays { Delays } => [
                 min_hold_keeps_the_name_closed
                 min_hold_that_is_over_costs_nothing
@@ -152,6 +164,7 @@ macro_rules! cases {
                 lock_delay_after_a_break
                 lock_delay_after_a_loss
                 no_lock_delay_after_a_release
+                a_closed_name_is_no_hold
                 at_the_instant_of_the_grant_with_a_minimum_hold
             ]
             options { Nothing } => [

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use tenure_core::backend::{BoxFuture, Finding};
 use tenure_core::{
-    Abilities, Ask, Backend, Claim, Error, ErrorKind, Grant, Instant, LockName, Mode, News, Renewal, Result, Token, View,
-    Wait,
+    Abilities, Ask, Backend, Claim, Error, ErrorKind, Grant, Instant, LockName, Mode, News, Renewal, Result, Sequencer,
+    Standing, Token, View, Wait,
 };
 
 /// A backend with faults in front of it.
@@ -234,6 +234,10 @@ impl Backend for Faulty {
 
     fn view<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<View>> {
         self.inner.view(name)
+    }
+
+    fn check<'a>(&'a self, sequencer: &'a Sequencer) -> BoxFuture<'a, Result<Standing>> {
+        self.inner.check(sequencer)
     }
 
     fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a LockName>, limit: usize) -> BoxFuture<'a, Result<Vec<View>>> {

@@ -24,18 +24,24 @@ impl Args {
             None => {
                 render(&whole, &mut pages)?;
                 for command in whole.get_subcommands().filter(|command| !command.is_hide_set()) {
-                    render(command, &mut pages)?;
+                    render_all(command, &mut pages)?;
                 }
             }
             Some(name) => {
                 let command = whole.find_subcommand(name);
                 let unknown = || Failure::new(format!("there is no command {name:?}")).with_hint("tenure --help lists them");
-                render(command.ok_or_else(unknown)?, &mut pages)?;
+                render_all(command.ok_or_else(unknown)?, &mut pages)?;
             }
         }
         printer.raw(&pages)?;
         Ok(0)
     }
+}
+
+/// A command's page, and those of its own commands.
+fn render_all(command: &Command, pages: &mut Vec<u8>) -> Result<(), Failure> {
+    render(command, pages)?;
+    command.get_subcommands().filter(|command| !command.is_hide_set()).try_for_each(|command| render_all(command, pages))
 }
 
 fn render(command: &Command, pages: &mut Vec<u8>) -> Result<(), Failure> {

@@ -9,6 +9,7 @@ pub(crate) mod ls;
 pub(crate) mod man;
 pub(crate) mod run;
 pub(crate) mod schema;
+pub(crate) mod sequencer;
 pub(crate) mod show;
 pub(crate) mod watch;
 
@@ -32,6 +33,7 @@ pub(crate) async fn dispatch(cli: Cli, printer: &Printer) -> Result<ExitCode, Fa
         Command::Migrate(_) => schema::migrate(&store, printer).await,
         Command::Bench(args) => return Ok(crate::bench::run(args, store.source()?.url().map(str::to_owned)).await?),
         Command::BenchChild => return Ok(crate::bench::child().await?),
+        Command::Sequencer(args) => args.run(&store, printer).await,
         Command::Completions(args) => args.run(printer),
         Command::Man(args) => args.run(printer),
         look => look_at(look, &store, printer).await,

@@ -101,7 +101,8 @@ COMMAND's environment:
   TENURE_TOKEN        the fencing token, larger for every new holder: hand it
                       to what the lock protects, and let that refuse any token
                       smaller than the largest it has seen
-  TENURE_SEQUENCER    name, kind, mode and token as one printable word
+  TENURE_SEQUENCER    name, kind, mode and token as one printable word, signed
+                      if there are keys; see `tenure sequencer`
   TENURE_VALID_UNTIL  until when the lock is safe even if it is never renewed
                       again, in milliseconds since 1970
   TENURE_STORE        the store, so that COMMAND's own tenure calls meet there

@@ -10,6 +10,7 @@ use tenure::{DEFAULT_TTL, Note, Wait};
 use crate::child::OnLost;
 use crate::duration;
 use crate::failure::Failure;
+use crate::keys::KeysArgs;
 
 /// How to ask for the lock, how to hold it, and what to do when it is lost.
 #[derive(Args, Clone, Debug)]
@@ -49,6 +50,9 @@ pub(crate) struct HoldArgs {
     /// What `tenure ls` shows for it [default: the program's name]
     #[arg(long, value_name = "TEXT", help_heading = "Holding")]
     note: Option<String>,
+
+    #[command(flatten)]
+    pub(crate) keys: KeysArgs,
 
     /// What to do with the command when the lock is lost
     #[arg(long, value_name = "POLICY", default_value = "term", help_heading = "When the lock is lost")]

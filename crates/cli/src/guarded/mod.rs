@@ -48,8 +48,11 @@ impl Job<'_> {
         if store.shows_a_secret() && !self.hold.quiet {
             printer.note("the store's password is in the command line, where everybody on this host can read it");
         }
-        let source = store.source()?;
-        let client = source.connect().await?;
+        let (source, keys) = (store.source()?, self.hold.keys.read()?);
+        let mut client = source.connect().await?;
+        if let Some(keys) = keys {
+            client = client.signed_with(keys);
+        }
         let code = self.run_on(&client, &source, &mut signals, printer).await;
         close(&client).await;
         match code? {
@@ -103,8 +106,8 @@ impl Job<'_> {
         let policy = OnLost::from(self.hold.on_lost);
         let lease = Lease::new(guard, policy, self.hold, client.abilities().shortest_ttl);
         let (program, args) = self.command.split_first().ok_or_else(|| Failure::new("there is no command to run"))?;
-        let order =
-            Order { program: program.clone(), args: args.to_vec(), env: environment(guard, source), grace: self.hold.grace };
+        let env = [environment(guard, source), self.hold.keys.environment()?].concat();
+        let order = Order { program: program.clone(), args: args.to_vec(), env, grace: self.hold.grace };
         let child = Child::start(&order)?;
         let line = if policy == OnLost::Ignore { None } else { child.line()? };
         teller.tell(Event::started(program));

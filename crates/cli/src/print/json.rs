@@ -57,6 +57,19 @@ pub(crate) struct Origin {
     pid: u32,
 }
 
+/// A sequencer's parts.
+#[derive(Serialize)]
+pub(crate) struct Sequencer {
+    name: String,
+    kind: String,
+    #[serde(flatten)]
+    mode: Mode,
+    token: u64,
+    issued_ms: u64,
+    /// The key it says it was signed with.
+    signed_by: Option<String>,
+}
+
 #[derive(Serialize)]
 struct Mode {
     mode: &'static str,
@@ -115,6 +128,19 @@ impl From<&tenure::Ask> for Asked {
 impl From<&tenure::Origin> for Origin {
     fn from(origin: &tenure::Origin) -> Self {
         Origin { host: origin.host.to_string(), pid: origin.pid }
+    }
+}
+
+impl From<&tenure::Sequencer> for Sequencer {
+    fn from(sequencer: &tenure::Sequencer) -> Self {
+        Sequencer {
+            name: sequencer.name.to_string(),
+            kind: sequencer.kind.as_str().replace(' ', "-"),
+            mode: sequencer.mode.into(),
+            token: sequencer.token.get(),
+            issued_ms: sequencer.issued_ms,
+            signed_by: sequencer.signed_by().map(str::to_owned),
+        }
     }
 }
 

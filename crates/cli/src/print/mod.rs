@@ -18,7 +18,7 @@ use serde::Serialize;
 
 use crate::failure::Failure;
 
-pub(crate) use self::json::{Origin as OriginJson, View as ViewJson, wall_ms};
+pub(crate) use self::json::{Origin as OriginJson, Sequencer as SequencerJson, View as ViewJson, wall_ms};
 pub(crate) use self::line::LiveLine;
 pub(crate) use self::table::Table;
 pub(crate) use self::text::{clean, clock, holder, mode};

@@ -29,7 +29,7 @@ fn apply(mut client: Command, script: &str) {
 }
 
 /// The whole way of a careful DBA: nobody may make tables, the schema is read and applied, the app gets what it names.
-fn careful(own: &str, apps: &str, grant: impl Fn(&str), client: Command) {
+fn careful(own: &str, apps: &str, grants_to_read: &[&str], grant: impl Fn(&str), client: Command) {
     let refused = tenure(apps, &["run", "x", "--", "true"]);
     assert_eq!(refused.code(), 125, "{}", refused.stderr);
     assert!(refused.stderr.contains("tenure migrate"), "says what to do: {}", refused.stderr);
@@ -38,6 +38,19 @@ fn careful(own: &str, apps: &str, grant: impl Fn(&str), client: Command) {
     apply(client, &schema.stdout);
     let granted = grants(&schema.stdout);
     assert!(!granted.is_empty(), "the schema says which rights its users need:\n{}", schema.stdout);
+    // Who may only read can ask how a sequencer stands, and cannot lock.
+    grants_to_read.iter().for_each(|line| grant(line));
+    let forged = "tenure1:rw-lock:exclusive:17:5:x";
+    let asked = tenure(apps, &["sequencer", "verify", forged]);
+    assert_eq!(asked.code(), 3, "{}{}", asked.stdout, asked.stderr);
+    assert_eq!(tenure(apps, &["run", "x", "--", "true"]).code(), 125);
+    let (held, mut other) =
+        (&["run", "x", "--", "sh", "-c", "echo $TENURE_SEQUENCER; cat >/dev/null"], Command::new(TENURE));
+    other.args(held).env("TENURE_STORE", own).env_remove("TENURE_STORE_FILE");
+    let other = Running::start(other);
+    let asked = tenure(apps, &["sequencer", "verify", &other.line()]);
+    assert_eq!(asked.code(), 0, "{}{}", asked.stdout, asked.stderr);
+    other.end();
     granted.iter().for_each(|line| grant(line));
     for args in [
         &["run", "x", "--", "sh", "-c", "test -n \"$TENURE_TOKEN\""][..],
@@ -76,7 +89,8 @@ fn postgresql_with_an_app_that_may_not_make_tables() {
     sql("REVOKE CREATE ON SCHEMA public FROM PUBLIC");
     let mut psql = Command::new("psql");
     psql.args(["-qX1", "-v", "ON_ERROR_STOP=1", "-d"]).arg(server.url_as("postgres", "", "careful"));
-    careful(&server.url_as("postgres", "", "careful"), &server.url_as("app", "", "careful"), sql, psql);
+    let read = ["GRANT USAGE ON SCHEMA public TO app", "GRANT SELECT ON ALL TABLES IN SCHEMA public TO app"];
+    careful(&server.url_as("postgres", "", "careful"), &server.url_as("app", "", "careful"), &read, sql, psql);
 }
 
 #[test]
@@ -95,7 +109,8 @@ fn mariadb_with_an_app_that_may_not_make_tables() {
         .args(["--no-defaults", "--user=root", "--host=127.0.0.1", "--port"])
         .arg(server.port().to_string())
         .arg("careful");
-    careful(&server.url_as("root", "", "careful"), &server.url_as("app", "", "careful"), sql, client);
+    let read = ["GRANT SELECT ON careful.* TO APP"];
+    careful(&server.url_as("root", "", "careful"), &server.url_as("app", "", "careful"), &read, sql, client);
 }
 
 #[test]

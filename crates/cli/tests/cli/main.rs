@@ -7,6 +7,7 @@
 //! - `kinds`: writers, readers, permits, fairness, and names in use as another kind
 //! - `signals`: `kill`, while waiting and while holding; children that ignore, fork and hide
 //! - `loss`: the lock goes, and the command with it, in time
+//! - `sequencer`: show, verify, key; what is signed
 //! - `terminal`: Ctrl-C, Ctrl-Z and `fg` on a real pty; the live line
 //! - `views`: ls, show, watch, ask, break, elect, doctor, completions, man
 //! - `input`: what is refused, and leaves nothing behind
@@ -17,6 +18,7 @@ mod exits;
 mod input;
 mod kinds;
 mod loss;
+mod sequencer;
 mod signals;
 mod support;
 mod terminal;

@@ -96,12 +96,16 @@ impl ReentrantMutex {
         let wait = wait.left(deadline, clock.now());
         if let Some(lease) = inside.upgrade() {
             // Entering a hold that is lost would hide the loss from the inner section.
-            return if lease.is_trusted() { Ok(Some(Guard::new(lease, Mode::Exclusive))) } else { Err(lease.lost()) };
+            return if lease.is_trusted() { Ok(Some(self.guard(lease))) } else { Err(lease.lost()) };
         }
         let Some(lease) = self.ask.ask_for_lease(Mode::Exclusive, wait).await? else { return Ok(None) };
         let lease = Arc::new(lease);
         *inside = Arc::downgrade(&lease);
-        Ok(Some(Guard::new(lease, Mode::Exclusive)))
+        Ok(Some(self.guard(lease)))
+    }
+
+    fn guard(&self, lease: Arc<Lease>) -> Guard {
+        Guard::new(lease, Mode::Exclusive, self.ask.keys.clone())
     }
 
     fn slot(&self, owner: &Owner) -> Slot {

@@ -9,7 +9,7 @@ use tokio::time::timeout;
 use super::ballot::Ballot;
 use super::{Members, Node};
 use crate::backend::{BoxFuture, Finding, Level};
-use crate::{Ask, Error, Fingerprint, Holder, LockName, Mode, Result, Token, View, Waiter};
+use crate::{Ask, Error, Fingerprint, Holder, LockName, Mode, Result, Sequencer, Standing, Token, View, Waiter};
 
 /// Asks every node at once and waits for all, or their limit: a look is not worth more.
 async fn of_all<T: Send + 'static>(
@@ -60,6 +60,60 @@ pub(super) async fn view(members: &Arc<Members>, name: &LockName) -> Result<View
     Ok(merged(members, name, views.into_iter().map(|(_, view)| view).collect()))
 }
 
+/// How a sequencer stands. Its token is one that some node gave, and every node has another for the same hold: so that node says
+/// which claim is meant, and all of them whether a majority has it. Where that node does not answer, or has forgotten the hold
+/// while a majority has it, nobody can tell.
+pub(super) async fn check(members: &Arc<Members>, sequencer: &Sequencer) -> Result<Standing> {
+    let views: Vec<View> = views(members, &sequencer.name).await?.into_iter().map(|(_, view)| view).collect();
+    let (token, unheard) = (sequencer.token, members.nodes.len() - views.len());
+    let votes = |claim: Fingerprint| -> Vec<(Token, Mode)> {
+        let votes = views.iter().flat_map(|view| &view.holders).filter(|vote| vote.claim == claim && !vote.closing);
+        votes.map(|vote| (vote.token, vote.mode)).collect()
+    };
+    let tokens = |claim| votes(claim).into_iter().map(|(token, _)| token).collect::<Vec<Token>>();
+    let mut view = merged(members, &sequencer.name, views.clone());
+    view.holders.retain(|holder| !holder.closing);
+    if let Some(place) = view.holders.iter().position(|holder| tokens(holder.claim).contains(&token)) {
+        let meant = Holder { token, ..view.holders.swap_remove(place) };
+        let votes = votes(meant.claim);
+        // A reader became the writer where a majority made it so, whatever the others say; and a writer that became a reader may
+        // be the writer still where that was not heard.
+        let was_downgraded = sequencer.mode == Mode::Shared && meant.mode == Mode::Shared;
+        let fit = votes.iter().filter(|(_, mode)| *mode == sequencer.mode || was_downgraded).count();
+        let decide = |votes: usize| votes < members.majority() && votes + unheard >= members.majority();
+        if fit >= members.majority() {
+            let meant = Holder { mode: sequencer.mode, ..meant };
+            return Ok(View { holders: vec![meant], ..view }.standing(sequencer));
+        }
+        if decide(fit) || decide(votes.len()) {
+            return Ok(Standing::Unknown); // those who do not answer decide it
+        }
+        if votes.len() >= members.majority() {
+            return Ok(View { holders: vec![meant], ..view }.standing(sequencer)); // in another mode
+        }
+    }
+    for holder in &view.holders {
+        let votes = tokens(holder.claim);
+        if lowest(members, &votes) > Some(token) {
+            return Ok(Standing::Superseded { by: holder.token });
+        }
+        if votes.len() < members.nodes.len() {
+            return Ok(Standing::Unknown); // it may be the one that is meant
+        }
+    }
+    let lasts: Vec<Token> = views.iter().filter_map(|view| view.last).collect();
+    let last = lowest(members, &lasts).filter(|last| *last > token).or(lasts.contains(&token).then_some(token));
+    Ok(View { holders: Vec::new(), last, ..view }.standing(sequencer))
+}
+
+/// The lowest token that these votes can have made, however low the others were that are not known any more.
+fn lowest(members: &Members, votes: &[Token]) -> Option<Token> {
+    let mut votes = votes.to_vec();
+    votes.sort_unstable();
+    let unknown = members.nodes.len() - votes.len();
+    votes.get(members.majority().checked_sub(1 + unknown)?).copied()
+}
+
 /// What is known of one claim from all nodes.
 #[derive(Default)]
 struct Seen {
@@ -94,7 +148,7 @@ fn merged(members: &Members, name: &LockName, views: Vec<View>) -> View {
             shown.waiting_for = shown.waiting_for.max(waiter.waiting_for);
         }
     }
-    let mut view = View { name: name.clone(), kind: None, holders: Vec::new(), line: Vec::new() };
+    let mut view = View { name: name.clone(), kind: None, holders: Vec::new(), line: Vec::new(), last: None };
     for Seen { tokens, holder, waits, waiter } in claims.into_values() {
         let (held, highest) = (tokens.len(), tokens.iter().copied().max());
         match (holder, waiter) {

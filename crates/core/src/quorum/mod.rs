@@ -77,8 +77,8 @@ use crate::backend::{Abilities, Backend, BoxFuture, Fencing, Finding, Level, Liv
 use crate::keeper::{Listener, News};
 use crate::options::within;
 use crate::{
-    Ask, Claim, ClaimId, Clock, Environment, Error, ErrorKind, Grant, Kind, LockName, Mode, Renewal, Result, Token, View,
-    Wait,
+    Ask, Claim, ClaimId, Clock, Environment, Error, ErrorKind, Grant, Kind, LockName, Mode, Renewal, Result, Sequencer,
+    Standing, Token, View, Wait,
 };
 
 /// A store that can be one of several: beside the [`Backend`] contract it has a voice of its own.
@@ -308,6 +308,10 @@ impl Backend for Quorum {
 
     fn view<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<View>> {
         Box::pin(look::view(&self.0, name))
+    }
+
+    fn check<'a>(&'a self, sequencer: &'a Sequencer) -> BoxFuture<'a, Result<Standing>> {
+        Box::pin(look::check(&self.0, sequencer))
     }
 
     fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a LockName>, limit: usize) -> BoxFuture<'a, Result<Vec<View>>> {

@@ -96,7 +96,13 @@ impl<S: Server> Backend for Sessions<S> {
     }
 
     fn view<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<View>> {
-        Box::pin(async move { insist!(self, self.inner.server.view(name)) })
+        Box::pin(async move {
+            let view = insist!(self, self.inner.server.view(name))?;
+            // A server keeps nothing of a session that is over, so whoever holds is all that is known. Nobody was given 0: that is
+            // a holder that shows nothing.
+            let last = view.holders.iter().map(|holder| holder.token).filter(|token| *token > Token::new(0)).max();
+            Ok(View { last, ..view })
+        })
     }
 
     fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a LockName>, limit: usize) -> BoxFuture<'a, Result<Vec<View>>> {

@@ -8,7 +8,7 @@ use flaky::{Cut, Flaky};
 use tenure_core::backend::{Fencing, Level};
 use tenure_core::memory::Memory;
 use tenure_core::quorum::{Quorum, Settings};
-use tenure_core::{Client, ErrorKind, Event, Guard, Kind, LockName, Mode, Phase, Token};
+use tenure_core::{Client, ErrorKind, Event, Guard, Kind, LockName, Mode, Phase, Standing, Token};
 use tenure_testkit::{eventually, eventually_async, in_time};
 
 /// Nothing expires by itself while a test runs.
@@ -299,6 +299,49 @@ async fn tokens_go_back_without_fencing_and_never_with_it() {
         let held = lock(&client).await;
         assert_eq!(held.token() > first, fencing);
         held.release().await.unwrap();
+    }
+}
+
+/// A token is one node's. That this node does not answer, or has forgotten, must not make a hold look as if it were over.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hold_that_a_majority_has_is_never_said_to_be_over() {
+    for fencing in [false, true] {
+        let five = Five::new();
+        let client = five.client_with(fencing);
+        // Nodes that disagree about the time, so that each token is some other node's.
+        for (node, ahead) in [(0, 3), (1, 5), (2, 1), (3, 4), (4, 2)] {
+            let ahead = Token::new(tenure_core::Clock::Boot.wall_micros() + ahead * 3_600_000_000);
+            five.0[node].node().raise(&LockName::new("x").unwrap(), ahead).await.unwrap();
+        }
+        let held = lock(&client).await;
+        let sequencer = held.sequencer();
+        eventually_async("all nodes have it", async || {
+            let mut votes = 0;
+            for node in 0..5 {
+                votes += five.holders(node).await;
+            }
+            votes == 5
+        })
+        .await;
+        assert_eq!(client.check(&sequencer).await.unwrap(), Standing::Current);
+        let mut said = Vec::new();
+        for (one, other) in [(0, 0), (1, 1), (2, 2), (3, 3), (4, 4), (0, 1), (1, 2), (2, 3), (3, 4), (4, 0)] {
+            five.cut([one, other], Cut::Down);
+            said.push(client.check(&sequencer).await.unwrap());
+            five.cut([one, other], Cut::No);
+        }
+        assert!(said.iter().all(|said| matches!(said, Standing::Current | Standing::Unknown)), "{said:?}");
+        assert!(said.contains(&Standing::Current) && said.contains(&Standing::Unknown), "{said:?}");
+        for node in [3, 0] {
+            five.0[node].store.forget();
+            let said = client.check(&sequencer).await.unwrap();
+            assert!(matches!(said, Standing::Current | Standing::Unknown), "{said:?}");
+        }
+        five.cut([0, 1, 2], Cut::Down);
+        assert_eq!(client.check(&sequencer).await.unwrap_err().kind(), ErrorKind::Unavailable);
+        five.cut([0, 1, 2], Cut::No);
+        let _ = held.release().await;
+        assert!(matches!(client.check(&sequencer).await.unwrap(), Standing::Released | Standing::Unknown));
     }
 }
 

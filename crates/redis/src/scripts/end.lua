@@ -1,4 +1,4 @@
-lock, line, held, name = KEYS[1], KEYS[2], KEYS[3], ARGV[1]
+lock, line, held, name, past = KEYS[1], KEYS[2], KEYS[3], ARGV[1], KEYS[6]
 last = tonumber(found[2] or 0)
 open(found[1], ARGV[3])
 local mine = existed and ticket(ARGV[3])
@@ -19,7 +19,7 @@ if existed then
 end
 tell()
 if ARGV[5] then
-  call('del', KEYS[6]) -- as above, where nothing else was there to be written
-  call('set', KEYS[6], '', 'px', ARGV[5])
+  call('del', KEYS[7]) -- as above, where nothing else was there to be written
+  call('set', KEYS[7], '', 'px', ARGV[5])
 end
 return {now, mine and 1 or 0}

@@ -19,12 +19,13 @@ local SLACK = 60000000 -- how much longer the keys stay than anything in them ma
 local TICKET, META = '<BddddBBI4I4dddI2c0', '<BI4I4dddI2c0'
 local publish = ARGV[2]
 local names, token_key = KEYS[4], KEYS[5]
-local lock, line, held, name -- the record at hand
+local lock, line, held, name, past -- the record at hand; `past` for verbs that end holds on somebody's word
 local existed, kind, taken, of, number, keeps, opens, alone -- what is in it; `opens`: when the hold of `alone` ends
 local tickets -- those that were read, by id
 local was, longest, new_line, new_held -- to know at the end what must be written
 local first -- who is first in line, as of the last sweep
 local last, before -- the last token, and what it was before if it is a new one
+local gone = 0 -- the highest token of those who held it and were dropped
 local mail = {}
 
 local function decode(id, packed)
@@ -63,6 +64,9 @@ end
 -- Takes a ticket out of the record, wherever it stands.
 local function drop(t)
   tickets[t.id] = false
+  if t.stage > 0 then
+    gone = math.max(gone, t.token)
+  end
   call('hdel', lock, t.id, 'a' .. t.id)
   if t.stage == 0 then
     call('zrem', line, t.id)
@@ -182,6 +186,9 @@ end
 
 -- Writes back what has changed, or removes a record that nobody is in.
 local function close()
+  if past and gone > 0 then
+    call('set', past, struct.pack('<d', gone), 'px', '5000')
+  end
   if not alone and taken == 0 and not first then
     if existed then
       call('del', lock, line, held)

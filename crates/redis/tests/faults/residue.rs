@@ -25,14 +25,14 @@ async fn ten_thousand_asks_leave_nothing() {
     }
     assert!(granted >= TASKS * ROUNDS / 4 && given_up > 0, "{granted} granted, {given_up} given up");
     leaves_nothing(&server, clients).await; // drops them too
-    // What is left is a token, and the marks of those whose ask may still have been on its way. All of it goes by itself.
+    // What is left is a token, what is remembered of names, and the marks of those whose ask may still have been on its way. All of it goes by itself.
     let keys = server.command(&["KEYS", "*"]).texts();
     assert!(keys.iter().any(|key| key.ends_with(":token")));
     for key in &keys {
         // Gone since it was listed, or going.
         assert_ne!(server.command(&["PTTL", key]).int(), -1, "{key} stays for ever");
     }
-    eprintln!("{granted} grants and {given_up} asks given up left {} marks for a minute", keys.len() - 1);
+    eprintln!("{granted} grants and {given_up} asks given up left {} keys for a minute", keys.len() - 1);
     eventually("every connection is closed", || server.command(&["CLIENT", "LIST"]).text().lines().count() == 1).await;
 }
 

@@ -65,10 +65,10 @@ pub(crate) fn calls(server: &Redis, command: &str) -> u64 {
     server.calls().get(command).copied().unwrap_or(0)
 }
 
-/// The keys of a server, without those that may outlive their locks for a while: the last token and marks.
+/// The keys of a server, without those that may outlive their locks for a while: the last token, marks, and what is remembered.
 pub(crate) fn residue(server: &Redis) -> Vec<String> {
     let keys = server.command(&["KEYS", "*"]).texts().into_iter();
-    keys.filter(|key| !key.ends_with(":token") && !key.contains(":ended:")).collect()
+    keys.filter(|key| !key.ends_with(":token") && !key.contains(":ended:") && !key.contains(":past:")).collect()
 }
 
 /// How many claims are marked as ended.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure_core::{Client, ErrorKind, Instant};
+use tenure_core::{Client, ErrorKind, Instant, Standing};
 use tenure_testkit::servers::redis::{Redis, RedisCluster, RedisOptions};
 use tenure_testkit::{eventually, in_time};
 
@@ -37,6 +37,26 @@ async fn a_user_that_may_not_listen_is_told_at_connecting() {
     assert!(hint.contains("&tenure:*"), "{refused}; {hint}");
     server.command(&["ACL", "SETUSER", "app", "&tenure:*"]);
     client(&url).await;
+}
+
+/// A resource that only checks sequencers needs none of the commands that write.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_user_that_may_only_read_can_check_sequencers() {
+    let server = Redis::start(RedisOptions::new());
+    server.command(&acl_line());
+    let docs = include_str!("../../src/docs.md");
+    let line =
+        docs.split("```text").find(|part| part.contains("ACL SETUSER resource")).unwrap().split("```").next().unwrap();
+    server.command(&line.split_whitespace().collect::<Vec<_>>());
+    let app = client(&server.url_as("app", "SECRET")).await;
+    let resource = client(&server.url_as("resource", "OTHER")).await;
+    let held = app.mutex("x").unwrap().ttl(LONG).unwrap().lock().await.unwrap();
+    let sequencer = held.sequencer();
+    assert_eq!(resource.check(&sequencer).await.unwrap(), Standing::Current);
+    assert_eq!(resource.mutex("y").unwrap().try_lock().await.unwrap_err().kind(), ErrorKind::Backend);
+    held.release().await.unwrap();
+    let next = app.mutex("x").unwrap().lock().await.unwrap();
+    assert_eq!(resource.check(&sequencer).await.unwrap(), Standing::Superseded { by: next.token() });
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use tenure_core::{ErrorKind, Instant};
 
+pub use super::check::closed_name as a_closed_name_is_no_hold;
+
 use super::cancel::granted_and_dropped;
 use super::{LONG, SHORT};
 use crate::{Options as _, Scene, Shape, in_time};

@@ -6,6 +6,7 @@ pub mod blocking;
 pub mod boxed;
 pub mod cancel;
 pub mod cell;
+pub mod check;
 pub mod closing;
 pub mod delays;
 pub mod durations;

@@ -11,6 +11,9 @@ use super::{LONG, SHORT};
 use crate::{Scene, in_time};
 
 pub use super::cancel::{convert as cancelled_convert, read as cancelled_read, write as cancelled_write};
+pub use super::check::{
+    conversions as conversions_change_the_standing, each_reader as each_reader_has_a_standing_of_its_own,
+};
 
 fn make(client: &Client) -> RwLock {
     client.rw_lock("x").unwrap().ttl(LONG).unwrap()

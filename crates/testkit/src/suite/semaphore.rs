@@ -11,6 +11,7 @@ use super::{LONG, SHORT};
 use crate::{Scene, in_time};
 
 pub use super::cancel::acquire as cancelled_acquire;
+pub use super::check::each_permit as each_permit_has_a_standing_of_its_own;
 
 fn make(client: &Client, permits: u32) -> Semaphore {
     client.semaphore("x", permits).unwrap().ttl(LONG).unwrap()

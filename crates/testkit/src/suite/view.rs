@@ -94,10 +94,11 @@ pub async fn a_watch_tells_of_an_end_by_time(scene: &Scene) {
     held.check().unwrap_err();
 }
 
-/// The holder hears that somebody asks, why and who, and goes on; the view shows it.
+/// The holder hears that somebody asks, why and who, and goes on; the view shows it. It does not wait for a renewal: the first
+/// one comes after minutes.
 pub async fn an_ask_carries_reason_and_who(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
-    let held = one.mutex("x").unwrap().ttl(Duration::from_secs(3)).unwrap().lock().await.unwrap();
+    let held = one.mutex("x").unwrap().ttl(LONG).unwrap().lock().await.unwrap();
     let mut events = held.events();
     assert_eq!(other.ask("x", "deploy é'\"").await.unwrap(), 1);
     let ask = in_time("the ask is heard", held.asked()).await;

@@ -1,0 +1,41 @@
+//! Which keys sequencers are signed and verified with.
+//!
+//! The flag wins over the environment. It is the path of a file, never a key: everybody on the host can read a command line.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::Args;
+use tenure::Keys;
+
+use crate::failure::Failure;
+
+/// The option of every command that signs or verifies.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct KeysArgs {
+    /// A file of keys, one a line, as `tenure sequencer key` prints them: the first one signs sequencers, all verify them [env:
+    /// TENURE_KEYS_FILE, or the keys themselves in TENURE_KEYS]
+    #[arg(long, value_name = "FILE", help_heading = "Signing")]
+    keys: Option<PathBuf>,
+}
+
+impl KeysArgs {
+    /// The keys, if there are any.
+    pub(crate) fn read(&self) -> Result<Option<Keys>, Failure> {
+        Ok(match &self.keys {
+            Some(path) => Some(Keys::from_file(path)?),
+            None => Keys::from_env()?,
+        })
+    }
+
+    /// What a command's own `tenure` calls need to have the same keys.
+    pub(crate) fn environment(&self) -> Result<Vec<(OsString, OsString)>, Failure> {
+        Ok(match &self.keys {
+            Some(path) => {
+                let path = std::path::absolute(path)?;
+                vec![("TENURE_KEYS".into(), OsString::new()), ("TENURE_KEYS_FILE".into(), path.into())]
+            }
+            None => Vec::new(),
+        })
+    }
+}
