@@ -11,6 +11,7 @@
 //! - `hold`, `kept`, `keeper`: what happens to a grant after it was given; [`Guard`]: what the caller sees of it
 //! - `client`: from an ask to a guard; `kinds`: the seven kinds, thin words over one ask; [`Cell`]: the optimistic lock;
 //!   [`retry`]: trying again, also for rows of your own
+//! - [`fence`]: at the resource, refusing holders that come too late
 //! - [`claim`], [`LockName`], [`Sequencer`] and its [`Keys`], [`StoreUrl`], [`Address`], [`View`], [`Error`], [`clock`]: the words
 
 mod admit;
@@ -22,6 +23,7 @@ pub mod clock;
 mod duration;
 mod environment;
 mod error;
+pub mod fence;
 mod guard;
 mod hold;
 mod keeper;

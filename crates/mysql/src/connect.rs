@@ -45,7 +45,8 @@ pub async fn migrate(url: &StoreUrl) -> Result<()> {
     Ok(())
 }
 
-async fn open(settings: &Settings) -> Result<Conn> {
+/// A connection for what is done once.
+pub(crate) async fn open(settings: &Settings) -> Result<Conn> {
     let opened = tokio::time::timeout(settings.connect_limit, Conn::new(settings.options()?)).await;
     let timed_out = |_| Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into());
     opened.unwrap_or_else(timed_out).map_err(|failure| error::explain_connect(failure, settings).error)

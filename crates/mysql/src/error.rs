@@ -35,9 +35,9 @@ pub(crate) fn explain_connect(error: DriverFailure, settings: &Settings) -> Fail
 
 /// Tables or procedures that could not be made.
 pub(crate) fn explain_create(error: DriverFailure, settings: &Settings) -> Error {
-    let is_denied = code(&error).is_some_and(|code| DENIED.contains(&code));
+    let denied = is_denied(&error);
     let explained = explain(error, settings, "making the tables and procedures").error;
-    if !is_denied {
+    if !denied {
         return explained;
     }
     explained.with_hint(format!(
@@ -45,6 +45,11 @@ pub(crate) fn explain_create(error: DriverFailure, settings: &Settings) -> Error
          prints; the rights that this user {:?} needs then are listed there, at the top",
         settings.user
     ))
+}
+
+/// Whether a right is missing.
+pub(crate) fn is_denied(error: &DriverFailure) -> bool {
+    code(error).is_some_and(|code| DENIED.contains(&code))
 }
 
 /// What failed before anything was sent: settings, files, checks.

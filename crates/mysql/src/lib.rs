@@ -36,7 +36,7 @@ pub use config::{Liveness, PARAMETERS, SCHEMES, Settings};
 pub use connect::{connect, migrate};
 pub use desk::ABILITIES;
 pub use driver::{Driver, is_conflict};
-pub use fence::{Fence, fence};
+pub use fence::{Fence, fence, open_fence};
 pub use in_transaction::{InTransaction, in_transaction};
 pub use schema::schema;
 pub use session::SESSION_ABILITIES;

@@ -141,6 +141,17 @@ impl Link {
         }
     }
 
+    /// Sends one statement that writes: how many rows it changed.
+    ///
+    /// # Cancel safety
+    /// As of [`send`](Link::send).
+    pub(crate) async fn change(&self, doing: &str, text: String) -> Result<u64, Failure> {
+        match self.exchange(doing, |_| Some(text)).await {
+            Ok(done) => Ok(done.map_or(0, |Done { changed, .. }| changed)),
+            Err((failure, _)) => Err(failure),
+        }
+    }
+
     /// What the server answered, or why not and what it called that. Without a text nothing is sent.
     async fn exchange(
         &self,

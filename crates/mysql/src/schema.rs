@@ -55,9 +55,11 @@ pub(crate) const SQL_MODE: &str = "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_
 pub fn schema(settings: &Settings) -> String {
     let mut script = format!(
         "-- tenure, version {VERSION} of its schema. May be run again at any time; then nothing that is held is lost.\n\
-         -- Whoever locks needs these rights and no others:\n--   {};\n\n\
+         -- Whoever locks needs these rights and no others:\n--   {};\n\
+         -- Whoever only keeps a fence there, or writes behind one, needs these:\n--   {};\n\n\
          {SQL_MODE};\n\n{}\n\n",
         grants(settings).replace("; ", ";\n--   "),
+        fence_grants(settings).replace("; ", ";\n--   "),
         fill(TABLES.trim(), &settings.prefix)
     );
     for statement in first_rows(&settings.prefix) {
@@ -99,6 +101,23 @@ pub(crate) fn grants(settings: &Settings) -> String {
         .map(|(name, _)| format!("GRANT EXECUTE ON PROCEDURE `{database}`.{prefix}{name} TO APP"))
         .collect();
     [tables, procedures].concat().join("; ")
+}
+
+/// The table of a fence, which needs no other.
+pub(crate) fn fence_table(prefix: &str) -> String {
+    let tables = fill(TABLES, prefix);
+    let head = format!("CREATE TABLE IF NOT EXISTS {prefix}fence (");
+    let table = tables.find(&head).map(|begins| tables[begins..].split(";\n").next().unwrap_or_default());
+    table.expect("the fence is one of the tables").to_owned()
+}
+
+/// What must be granted to whoever shows tokens to a fence, alone or in transactions of its own, and does not lock.
+pub(crate) fn fence_grants(settings: &Settings) -> String {
+    let Settings { prefix, database, .. } = settings;
+    format!(
+        "GRANT SELECT, INSERT, UPDATE ON `{database}`.{prefix}fence TO APP; \
+         GRANT EXECUTE ON PROCEDURE `{database}`.{prefix}check_fence TO APP"
+    )
 }
 
 /// MariaDB replaces a procedure, and the rights on it stay; what is in those comments is for the one server or the other. MySQL

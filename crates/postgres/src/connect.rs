@@ -136,8 +136,8 @@ fn newer(found: i32, settings: &Settings) -> Error {
         .with_hint("Use a newer tenure, or another prefix=TEXT")
 }
 
-/// Nobody listens while tables are made.
-struct Nobody;
+/// Nobody listens while tables are made, nor at a fence.
+pub(crate) struct Nobody;
 
 impl Listener for Nobody {
     fn told(&self, _: Message) {}

@@ -34,6 +34,6 @@ pub use config::{Liveness, PARAMETERS, SCHEMES, Settings};
 pub use connect::{connect, migrate, schema};
 pub use desk::ABILITIES;
 pub use driver::{Driver, is_conflict};
-pub use fence::{Fence, fence};
+pub use fence::{Fence, fence, open_fence};
 pub use in_transaction::{InTransaction, in_transaction};
 pub use session::SESSION_ABILITIES;

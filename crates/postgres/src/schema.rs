@@ -9,8 +9,9 @@ use tenure_core::{Result, bad_value};
 pub(crate) const VERSION: i32 = 1;
 
 /// Everything, in the order in which it is made.
-const SQL: [&str; 15] = [
+const SQL: [&str; 16] = [
     include_str!("sql/tables.sql"),
+    FENCE_TABLE,
     include_str!("sql/line.sql"),
     include_str!("sql/ask.sql"),
     include_str!("sql/end.sql"),
@@ -26,6 +27,8 @@ const SQL: [&str; 15] = [
     include_str!("session/sql/lock.sql"),
     include_str!("session/sql/show.sql"),
 ];
+/// All that a fence needs.
+const FENCE_TABLE: &str = include_str!("sql/fence_table.sql");
 const TIDY: &str = include_str!("sql/tidy.sql");
 
 /// Where the tables are, and what their names begin with.
@@ -102,19 +105,40 @@ impl Layout {
             "-- The tables and functions of tenure, version {VERSION}, in the schema {schema:?} with the prefix {prefix:?}.\n\
              -- Apply it in one transaction, as the owner of the schema; applying it again changes nothing.\n\
              -- Whoever locks needs these rights and no others:\n\
+             --   {}\n\
+             -- Whoever only keeps a fence there, or writes behind one, needs these, and of the tables only {prefix}fence:\n\
              --   {}\n\n",
-            self.grants("\"app\"").join("\n--   ")
+            self.grants("\"app\"").join("\n--   "),
+            self.fence_grants("\"app\"").join("\n--   ")
         );
-        // Asking for a schema that is there already would need the right to make one.
-        text += &format!(
-            "DO $$ BEGIN\n  IF to_regnamespace('{schema}') IS NULL THEN\n    CREATE SCHEMA \"{schema}\";\n  END IF;\n\
-             EXCEPTION WHEN unique_violation OR duplicate_schema THEN NULL; -- somebody was faster\nEND $$;\n\n"
-        );
+        text += &self.make_schema();
         for part in SQL.into_iter().chain([TIDY]) {
             text += &self.fill(part);
             text.push('\n');
         }
         text
+    }
+
+    /// What a fence alone needs.
+    pub(crate) fn fence_ddl(&self) -> String {
+        self.make_schema() + &self.fill(FENCE_TABLE)
+    }
+
+    /// Asking for a schema that is there already would need the right to make one.
+    fn make_schema(&self) -> String {
+        let Layout { schema, .. } = self;
+        format!(
+            "DO $$ BEGIN\n  IF to_regnamespace('{schema}') IS NULL THEN\n    CREATE SCHEMA \"{schema}\";\n  END IF;\n\
+             EXCEPTION WHEN unique_violation OR duplicate_schema THEN NULL; -- somebody was faster\nEND $$;\n\n"
+        )
+    }
+
+    /// What a user must be granted who shows tokens to a fence and does not lock.
+    pub(crate) fn fence_grants(&self, user: &str) -> Vec<String> {
+        vec![
+            format!("GRANT USAGE ON SCHEMA \"{}\" TO {user};", self.schema),
+            format!("GRANT SELECT, INSERT, UPDATE ON {} TO {user};", self.full("fence")),
+        ]
     }
 
     /// What a user must be granted who locks and has not made the tables.

@@ -68,8 +68,10 @@ pub(crate) struct Answer {
 pub(crate) struct Fleet {
     pub(crate) settings: Arc<Settings>,
     pub(crate) layout: Layout,
-    /// Names this client's inboxes.
+    /// Names this client's inboxes; empty if it has none.
     client: String,
+    /// Completes "while …" in errors.
+    doing: &'static str,
     listener: Arc<dyn Listener>,
     /// Every server that was ever heard of.
     nodes: Mutex<HashMap<Address, Arc<Node>>>,
@@ -124,7 +126,12 @@ impl Fleet {
             Topology::Cluster(_) => Mutex::default(),
             _ => Mutex::new(layout.buckets().collect()),
         };
-        Fleet { settings, layout, client, listener, nodes, route, heard_of, last }
+        Fleet { settings, layout, client, doing: "asking it for a lock", listener, nodes, route, heard_of, last }
+    }
+
+    /// One that has no inbox, and so needs no right to listen: for a fence.
+    pub(crate) fn deaf(settings: Arc<Settings>, listener: Arc<dyn Listener>) -> Self {
+        Fleet { doing: "showing it a token", ..Fleet::new(settings, listener, String::new()) }
     }
 
     fn route(&self) -> MutexGuard<'_, Vec<Option<Arc<Node>>>> {
@@ -151,7 +158,11 @@ impl Fleet {
             return Arc::clone(node);
         }
         let link = |inbox| Link::new(&self.settings, address.clone(), inbox, &self.listener);
-        let (inbox, ear) = if self.is_cluster() { (None, Some(link(None))) } else { (Some(self.inbox(0)), None) };
+        let (inbox, ear) = match (self.is_cluster(), self.client.is_empty()) {
+            (true, _) => (None, Some(link(None))),
+            (false, true) => (None, None),
+            (false, false) => (Some(self.inbox(0)), None),
+        };
         let (asks, keep, synced_keep) = (link(inbox), link(None), link(None));
         let (synced, turn) = (std::array::from_fn(|_| link(None)), AtomicUsize::new(0));
         let node = Arc::new(Node { address: address.clone(), asks, keep, synced, turn, synced_keep, ear });
@@ -403,7 +414,7 @@ impl Fleet {
     }
 
     fn failed(&self, error: &redis::RedisError, link: &Link) -> Failure {
-        let failure = explain(error, &link.address, &self.settings, "asking it for a lock");
+        let failure = explain(error, &link.address, &self.settings, self.doing);
         if failure.next != Next::Fatal {
             self.find_anew();
         }

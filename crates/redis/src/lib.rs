@@ -9,7 +9,7 @@
 //!   in line; `ear`: being told; `renew`: renewals
 //! - `link`: one connection; `fleet`: which server has a name, and how a request gets there; `sentinel`, `cluster`: asking where
 //!   the servers are; `together`: several requests at once
-//! - `redlock`: several servers as one store
+//! - `redlock`: several servers as one store; `fence`: refusing who comes too late, at the resource
 //! - `error`: what Redis's errors mean; `examine`: what is found out about a server, at connecting and for `doctor`
 
 #![forbid(unsafe_code)]
@@ -24,6 +24,7 @@ mod ear;
 mod entry_rule;
 mod error;
 mod examine;
+mod fence;
 mod fleet;
 mod inner;
 mod link;
@@ -40,4 +41,5 @@ mod wait;
 pub use backend::{ABILITIES, Redis};
 pub use config::{PARAMETERS, SCHEMES, Settings, Topology};
 pub use connect::connect;
+pub use fence::open_fence;
 pub use redlock::REDLOCK_ABILITIES;

@@ -10,6 +10,8 @@
 //! | `P:{B}:ended:ID` | string | a claim that was ended while its ask may still be on its way: never to be granted |
 //! | `P:{B}:past:NAME` | string | the token of the name's last hold that was ended, for a few seconds: what is said of a sequencer then |
 //! | `P:{B}:cell:NAME` | hash | a cell: its value and version |
+//! | `P:{B}:fence:NAME` | string | the highest token that was shown to the fence, as 19 digits; stays for ever |
+//! | `P:{B}:probe` | string | what `tenure bench --fence` writes |
 //! | `P:{B}:inbox:CLIENT` | channel | what a client is told: granted, asked, lost |
 //!
 //! `P` is the prefix (`tenure` unless the URL says otherwise) and `B` the bucket. All keys of a bucket have one hash tag and
@@ -17,7 +19,8 @@
 //! one index are all a client needs; a cluster has [`CLUSTER_BUCKETS`], each name in the one that its hash says. `NAME` stands
 //! last and as it is: Redis's keys are bytes, so no two names meet, whatever is in them.
 //!
-//! Every key expires by itself. A name that nobody holds and nobody waits for leaves nothing, after a few seconds, but the bucket's token, which
+//! Every key but a cell's and a fence's expires by itself. A name that nobody holds and nobody waits for leaves nothing after a few
+//! seconds but the bucket's token, which
 //! goes a day after the last grant; tokens begin with the server's clock, so a forgotten one does no harm while that goes up.
 
 use tenure_core::{ClaimId, LockName};
@@ -99,6 +102,16 @@ impl Layout {
     /// The cell of a name.
     pub(crate) fn cell(&self, name: &LockName) -> Vec<u8> {
         self.key(self.bucket(name), "cell:", name.as_str())
+    }
+
+    /// The fence of a name.
+    pub(crate) fn fence(&self, name: &LockName) -> Vec<u8> {
+        self.key(self.bucket(name), "fence:", name.as_str())
+    }
+
+    /// What is written to see what a write costs.
+    pub(crate) fn probe(&self, bucket: Bucket) -> Vec<u8> {
+        self.key(bucket, "probe", "")
     }
 
     /// The names in use.

@@ -78,6 +78,8 @@ scripts! {
     TIDY = "tidy": "now.lua", "tidy.lua";
     /// Raises the last token.
     RAISE = "raise": "now.lua", "raise.lua";
+    /// Shows a token to a fence.
+    FENCE = "fence": "fence.lua";
     /// Does nothing.
     PROBE = "probe": "probe.lua";
 }
@@ -106,6 +108,7 @@ mod tests {
         "cell_set d4fd9d48e7fb158c4f187e9224811e25f4a83109",
         "tidy b72d1d0f3129b0d741b17744c41054413367611a",
         "raise 4c1824b4424666cb405be4b5dd41fa8d585646fa",
+        "fence 67de5c2e4781baf41e6de5a124b9d6ecf4886693",
         "probe eb2851b071a35034e8bc73a4a27d609022e58f6d",
     ];
 

@@ -36,27 +36,35 @@ impl Default for Settings {
 /// Opens the file that a URL names: `sqlite:///absolute/path`, `sqlite://relative/path`, `sqlite:path`; a URL without a
 /// path is [`default_path`].
 pub fn connect(url: &StoreUrl) -> Result<Sqlite> {
-    url.refuse_login()?;
-    url.allow_parameters(PARAMETERS)?;
-    let mut settings = Settings::default();
-    match url.parameter("network") {
-        None | Some("refuse") => {}
-        Some("allow") => settings.allow_network = true,
-        Some(other) => return Err(bad_value("network", other, "allow or refuse")),
-    }
-    match url.parameter("wake") {
-        None | Some("message") => {}
-        Some("poll") => settings.listen = false,
-        Some(other) => return Err(bad_value("wake", other, "message or poll")),
-    }
+    let settings = Settings::from_url(url)?;
     let path = url.file_path();
     if path.is_empty() {
         return open_default(settings);
     }
-    if path.contains('\0') {
-        return Err(Error::new(ErrorKind::BadUrl, "a file's path has no NUL in it"));
-    }
     Sqlite::open(path, settings)
+}
+
+impl Settings {
+    /// What a URL says about how to use its file.
+    pub(crate) fn from_url(url: &StoreUrl) -> Result<Settings> {
+        url.refuse_login()?;
+        url.allow_parameters(PARAMETERS)?;
+        let mut settings = Settings::default();
+        match url.parameter("network") {
+            None | Some("refuse") => {}
+            Some("allow") => settings.allow_network = true,
+            Some(other) => return Err(bad_value("network", other, "allow or refuse")),
+        }
+        match url.parameter("wake") {
+            None | Some("message") => {}
+            Some("poll") => settings.listen = false,
+            Some(other) => return Err(bad_value("wake", other, "message or poll")),
+        }
+        if url.file_path().contains('\0') {
+            return Err(Error::new(ErrorKind::BadUrl, "a file's path has no NUL in it"));
+        }
+        Ok(settings)
+    }
 }
 
 /// Opens the file of [`default_path`], and makes its directory, for this user alone, if it is not there.

@@ -32,5 +32,5 @@ mod transaction;
 
 pub use backend::{ABILITIES, Sqlite};
 pub use config::{PARAMETERS, SCHEMES, Settings, connect, default_path, open_default};
-pub use fence::{Fence, fence};
+pub use fence::{Fence, fence, open_fence};
 pub use in_transaction::{Begin, InTransaction, attach, begin, in_transaction, is_conflict};

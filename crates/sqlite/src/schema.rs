@@ -32,7 +32,7 @@ const FORMAT: i32 = 1;
 /// From here on SQLite does not corrupt a file whose log two connections reset at once.
 const OLDEST_SQLITE: i32 = 3_051_003;
 /// How long opening waits for somebody who has the file locked.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 /// How long shortening the log may wait for those who use it.
 pub(crate) const SHORTENING: Duration = Duration::from_millis(500);
 /// More than all tokens that lost commits can have given: an hour in microseconds.
@@ -101,9 +101,7 @@ impl File {
 /// Opens the file at `path`, and makes it if it is not there.
 pub(crate) fn open(path: &Path, settings: &Settings) -> Result<(File, Connection)> {
     check_surroundings()?;
-    let path = std::path::absolute(path).map_err(|error| {
-        Error::new(ErrorKind::BadUrl, format!("{} is not a path to a file", path.display())).with_source(error)
-    })?;
+    let path = absolute(path)?;
     check_directory(&path, settings)?;
     let failed = |error| explained(error, &path, "opening it");
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE;
@@ -117,12 +115,41 @@ pub(crate) fn open(path: &Path, settings: &Settings) -> Result<(File, Connection
     patiently(|| use_wal(&connection)).map_err(failed)?;
     configure(&connection).map_err(failed)?;
     void_if_restarted(&mut connection, &path)?;
+    Ok((found(path)?, connection))
+}
+
+fn absolute(path: &Path) -> Result<PathBuf> {
+    std::path::absolute(path).map_err(|error| {
+        Error::new(ErrorKind::BadUrl, format!("{} is not a path to a file", path.display())).with_source(error)
+    })
+}
+
+/// The file that a path leads to, right after it was opened.
+fn found(path: PathBuf) -> Result<File> {
     let meta = std::fs::metadata(&path).map_err(|error| {
         Error::new(ErrorKind::Backend, "the file vanished while it was opened")
             .with_store(describe(&path))
             .with_source(error)
     })?;
-    Ok((File { device: meta.dev(), inode: meta.ino(), path }, connection))
+    Ok(File { device: meta.dev(), inode: meta.ino(), path })
+}
+
+/// Opens any SQLite file to keep a fence in, whoever's it is, and makes it if it is not there. Its commits wait for the disk: a
+/// fence must remember across a power cut.
+pub(crate) fn open_for_fence(path: &Path, settings: &Settings) -> Result<(File, Connection)> {
+    check_version()?;
+    let path = absolute(path)?;
+    check_directory(&path, settings)?;
+    let failed = |error| explained(error, &path, "opening it");
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE;
+    let connection = connection(&path, flags).map_err(failed)?;
+    check_writable(&connection, &path)?;
+    let mark = patiently(|| read_mark(&connection)).map_err(failed)?;
+    if mark.tables == 0 {
+        patiently(|| use_wal(&connection)).map_err(failed)?; // nobody's yet: whoever reads then waits for nobody
+    }
+    connection.execute_batch("PRAGMA synchronous = FULL").map_err(failed)?;
+    Ok((found(path)?, connection))
 }
 
 /// What the file's header says, and whether there is anything in it.
@@ -336,11 +363,7 @@ pub(crate) fn network_file_system(magic: u32) -> Option<&'static str> {
 
 /// What must be true of the program and the machine, whatever the file.
 fn check_surroundings() -> Result<()> {
-    if rusqlite::version_number() < OLDEST_SQLITE {
-        let what = format!("SQLite {} is too old: it may corrupt files that several processes write", rusqlite::version());
-        return Err(Error::new(ErrorKind::Unsupported, what)
-            .with_hint("3.51.3 is the first without that fault; build with the `bundled` SQLite"));
-    }
+    check_version()?;
     // Expiry is counted on the boot clock, which must be the same for all who use the file.
     let offsets = std::fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default();
     let shifted = offsets
@@ -350,6 +373,15 @@ fn check_surroundings() -> Result<()> {
     if shifted {
         return Err(Error::new(ErrorKind::Unsupported, "this process lives in a time namespace with a shifted boot clock")
             .with_hint("Expiry is counted on that clock by all processes of the host: run without the time namespace"));
+    }
+    Ok(())
+}
+
+fn check_version() -> Result<()> {
+    if rusqlite::version_number() < OLDEST_SQLITE {
+        let what = format!("SQLite {} is too old: it may corrupt files that several processes write", rusqlite::version());
+        return Err(Error::new(ErrorKind::Unsupported, what)
+            .with_hint("3.51.3 is the first without that fault; build with the `bundled` SQLite"));
     }
     Ok(())
 }

@@ -1,8 +1,11 @@
-//! From a URL to a client: the only place that knows every store.
+//! From a URL to a client, or to a fence: the only place that knows every store.
+
+use std::sync::Arc;
 
 #[cfg(any(feature = "redis", feature = "postgres", feature = "mysql"))]
 use tenure_core::Environment;
 use tenure_core::backend::{Abilities, Backend};
+use tenure_core::fence::{Fence, FileFence, MemoryFence};
 use tenure_core::memory::Memory;
 use tenure_core::{Client, Error, ErrorKind, Result, StoreUrl};
 
@@ -100,6 +103,79 @@ pub async fn connect(url: impl AsRef<str>) -> Result<Client> {
             Client::with_environment(tenure_mysql::connect(&url).await?, Environment::real())
         }
         scheme => Err(unknown(scheme)),
+    }
+}
+
+/// The schemes this build can keep a fence in.
+pub const FENCE_SCHEMES: &[&str] = &[
+    "memory",
+    FileFence::SCHEME,
+    #[cfg(feature = "sqlite")]
+    "sqlite",
+    #[cfg(feature = "redis")]
+    "redis",
+    #[cfg(feature = "redis")]
+    "rediss",
+    #[cfg(feature = "redis")]
+    "redis+sentinel",
+    #[cfg(feature = "redis")]
+    "rediss+sentinel",
+    #[cfg(feature = "redis")]
+    "redis+cluster",
+    #[cfg(feature = "redis")]
+    "rediss+cluster",
+    #[cfg(feature = "postgres")]
+    "postgres",
+    #[cfg(feature = "postgres")]
+    "postgresql",
+    #[cfg(feature = "mysql")]
+    "mysql",
+    #[cfg(feature = "mysql")]
+    "mariadb",
+];
+
+/// Opens a fence: what refuses holders that come too late, at the resource, with no lock store in reach. See [`mod@crate::fence`].
+///
+/// `memory://` is a new one, `memory://NAME` the process's of that name, `file:///path` a file for all processes of a host, and
+/// `sqlite:///path`, `postgres://host/database`, `mysql://host/database`, `redis://host` (or `redis+sentinel`, `redis+cluster`) one in
+/// that store. It needs nothing of the store's locks, and they may be elsewhere.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> tenure::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let url = format!("file://{}/fence", dir.path().display());
+/// use tenure::fence::Gate;
+/// let client = tenure::connect("memory://locks").await?;
+/// let gate = Gate::new(tenure::fence(url).await?); // at the resource
+/// let guard = client.mutex("invoices")?.lock().await?; // at the holder, which sends its sequencer along
+/// let sequencer = guard.sequencer();
+/// gate.write("invoices", &sequencer, async { /* the write */ }).await?; // `Lost` for whoever comes too late
+/// # guard.release().await
+/// # }
+/// ```
+///
+/// # Cancel safety
+/// Dropped before it completes, nothing is left but perhaps an empty file or table.
+pub async fn fence(url: impl AsRef<str>) -> Result<Arc<dyn Fence>> {
+    let url: StoreUrl = url.as_ref().parse()?;
+    match url.scheme() {
+        "memory" => {
+            url.refuse_login()?;
+            url.allow_parameters(&[])?;
+            let name = url.file_path();
+            Ok(Arc::new(if name.is_empty() { MemoryFence::new() } else { MemoryFence::shared(&name) }))
+        }
+        FileFence::SCHEME => Ok(Arc::new(FileFence::connect(&url)?)),
+        #[cfg(feature = "sqlite")]
+        scheme if tenure_sqlite::SCHEMES.contains(&scheme) => tenure_sqlite::open_fence(&url),
+        #[cfg(feature = "redis")]
+        scheme if tenure_redis::SCHEMES.contains(&scheme) => tenure_redis::open_fence(&url).await,
+        #[cfg(feature = "postgres")]
+        scheme if tenure_postgres::SCHEMES.contains(&scheme) => tenure_postgres::open_fence(&url).await,
+        #[cfg(feature = "mysql")]
+        scheme if tenure_mysql::SCHEMES.contains(&scheme) => tenure_mysql::open_fence(&url).await,
+        scheme => Err(Error::new(ErrorKind::BadUrl, format!("no fence has the scheme {scheme:?}"))
+            .with_hint(format!("This build knows: {}", FENCE_SCHEMES.join(", ")))),
     }
 }
 

@@ -14,8 +14,8 @@
 //! ```
 //!
 //! A lock here is a *lease*: it can end while you work. Every [`Guard`] says so by its own clock before the store lets
-//! anybody else in, and has a [`Token`] for resources that must refuse a holder that comes too late. What each store can
-//! and cannot promise is in [`guarantees`].
+//! anybody else in, and has a [`Token`] for resources that must refuse a holder that comes too late: [`mod@fence`] does so, in
+//! the resource's own store, and [`fence()`] opens one. What each store can and cannot promise is in [`guarantees`].
 //!
 //! Which kind? [`Mutex`] unless you need more: [`FairMutex`] for strict order, [`RwLock`] for readers and writers,
 //! [`Semaphore`] for "at most n", [`Multi`] for several names at once, [`ReentrantMutex`] to enter again, [`Election`] for
@@ -34,7 +34,7 @@
 pub mod blocking;
 mod connect;
 
-pub use connect::{SCHEMES, abilities, connect, connect_default, migrate, schema};
+pub use connect::{FENCE_SCHEMES, SCHEMES, abilities, connect, connect_default, fence, migrate, schema};
 pub use tenure_core::*;
 
 /// What only PostgreSQL has: the row lock in your own transaction, and fenced writes.

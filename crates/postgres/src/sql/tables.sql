@@ -95,12 +95,6 @@ CREATE TABLE IF NOT EXISTS {floor} (
 ) WITH (fillfactor = 10);
 INSERT INTO {floor} (value) VALUES (0) ON CONFLICT DO NOTHING;
 
--- The highest token that a fenced write has shown, for each name.
-CREATE TABLE IF NOT EXISTS {fence} (
-  name text COLLATE "C" PRIMARY KEY,
-  token bigint NOT NULL
-) WITH (fillfactor = 50);
-
 -- Which tables these are, and how they are used; the first client decides on the liveness.
 CREATE TABLE IF NOT EXISTS {setup} (
   one boolean PRIMARY KEY DEFAULT true CHECK (one),

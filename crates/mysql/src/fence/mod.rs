@@ -5,12 +5,17 @@
 //! does not matter who believes to hold what: whoever shows a lower token than another has shown is refused.
 //!
 //! Who can interleave: of two holders at once, the second waits for the first one's row and then sees its token: with a lock,
-//! InnoDB reads what is there now, whatever the isolation level. `sql/check_fence.sql` is all of it.
+//! InnoDB reads what is there now, whatever the isolation level. `sql/check_fence.sql` is all of it. `own` is the same row, for
+//! resources that are elsewhere.
 
 use tenure_core::{LockName, Result, Token};
 
 use crate::config::Settings;
 use crate::driver::Driver;
+
+mod own;
+
+pub use own::open_fence;
 
 /// A write to `resource` under a token, in a transaction of yours; [`check`](Fence::check) it before you write.
 ///

@@ -11,6 +11,14 @@ use tenure_core::{Error, ErrorKind, LockName, Result, Token};
 
 use crate::error::explained;
 
+mod own;
+
+pub use own::open_fence;
+
+/// Where the highest tokens are. Made when it is first needed.
+const TABLE: &str =
+    "CREATE TABLE IF NOT EXISTS main.tenure_fence (name TEXT PRIMARY KEY, token INTEGER NOT NULL) WITHOUT ROWID";
+
 /// A write to `resource` under a token, in a transaction of yours; [`check`](Fence::check) it before you write.
 ///
 /// The resource is a name of your choice for what is protected, usually that of the lock. Its highest token is kept in the table
@@ -66,8 +74,7 @@ impl Fence<'_> {
 
 /// Shows the token, and gives the highest that was ever shown.
 fn highest(transaction: &Transaction<'_>, resource: &str, token: Token) -> rusqlite::Result<Token> {
-    let table = "CREATE TABLE IF NOT EXISTS main.tenure_fence (name TEXT PRIMARY KEY, token INTEGER NOT NULL) WITHOUT ROWID";
-    transaction.prepare_cached(table)?.execute([])?;
+    transaction.prepare_cached(TABLE)?.execute([])?;
     let show = "INSERT INTO main.tenure_fence (name, token) VALUES (?1, ?2)
                 ON CONFLICT (name) DO UPDATE SET token = excluded.token WHERE excluded.token >= token
                 RETURNING token";

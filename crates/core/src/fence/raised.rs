@@ -1,0 +1,95 @@
+//! A fence over a store that can raise a number in one step: what a store's crate need not write again.
+//!
+//! The common case is one request: raise the name's number to the token, if it is lower. Only when nothing was raised it is looked
+//! why. Who can interleave: anybody, between the two; numbers only rise, so what the look shows is a reason that still holds, or the
+//! question is asked once more.
+
+use std::time::Duration;
+
+use super::{Fence, Rule, Verdict, storable};
+use crate::backend::BoxFuture;
+use crate::lease::Failure;
+use crate::lease::tries::Tries;
+use crate::{LockName, Result, Token};
+
+/// A number for each name in a store, which only rises. Each method is one attempt; [`Raised`] tries again where that may help.
+///
+/// Numbers are tokens as databases keep them, 0 and up.
+pub trait Marks: Send + Sync + 'static {
+    /// Where it is, in words and without secrets.
+    fn describe(&self) -> String;
+
+    /// For how long it is tried again.
+    fn patience(&self) -> Duration;
+
+    /// Raises the name's number to `token` if it is lower, in one step that lasts; whether it was. A name without a number is given
+    /// one. With `least`: only if there is a number, and it is at least so high.
+    fn raise<'a>(&'a self, name: &'a LockName, token: i64, least: Option<i64>) -> BoxFuture<'a, Result<bool, Failure>>;
+
+    /// The name's number. As lasting as what [`raise`](Marks::raise) said yes to.
+    fn look<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<Option<i64>, Failure>>;
+
+    /// As of [`Fence::probe`].
+    fn probe(&self, number: i64) -> BoxFuture<'_, Result<(), Failure>>;
+}
+
+/// A [`Fence`] over [`Marks`].
+#[derive(Debug)]
+pub struct Raised<M>(pub M);
+
+impl<M: Marks> Raised<M> {
+    /// Tries until there is an answer, or no sense in it any more. Whatever is tried here may be done twice.
+    async fn insist<'a, T>(&'a self, mut attempt: impl FnMut() -> BoxFuture<'a, Result<T, Failure>>) -> Result<T> {
+        let mut tries = Tries::within(self.0.patience(), self.0.describe());
+        loop {
+            match tries.limit(attempt()).await {
+                Ok(done) => return Ok(done),
+                Err(failure) => {
+                    if !tries.again(&failure).await {
+                        return Err(failure.error);
+                    }
+                }
+            }
+        }
+    }
+
+    async fn show(&self, name: &LockName, token: Token, rule: Rule) -> Result<Verdict> {
+        let number = storable(token)?;
+        loop {
+            let least = rule.needs(token).map(|least| least.get() as i64); // less than the token, so it fits
+            if self.insist(|| self.0.raise(name, number, least)).await? {
+                return Ok(Verdict::Accepted);
+            }
+            let highest = self.look(name).await?;
+            match Verdict::of(highest, token, rule) {
+                // It was too high a moment ago, and is not any more.
+                Verdict::Accepted if highest != Some(token) => {}
+                verdict => return Ok(verdict),
+            }
+        }
+    }
+
+    async fn look(&self, name: &LockName) -> Result<Option<Token>> {
+        let number = self.insist(|| self.0.look(name)).await?;
+        Ok(number.map(|number| Token::new(number.max(0) as u64)))
+    }
+}
+
+impl<M: Marks> Fence for Raised<M> {
+    fn describe(&self) -> String {
+        self.0.describe()
+    }
+
+    fn advance<'a>(&'a self, name: &'a LockName, token: Token, rule: Rule) -> BoxFuture<'a, Result<Verdict>> {
+        Box::pin(async move { self.show(name, token, rule).await.map_err(|error| error.with_name(name)) })
+    }
+
+    fn highest<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<Option<Token>>> {
+        Box::pin(async move { self.look(name).await.map_err(|error| error.with_name(name)) })
+    }
+
+    fn probe(&self, number: u64) -> BoxFuture<'_, Result<()>> {
+        let number = (number >> 1) as i64; // any will do
+        Box::pin(self.insist(move || self.0.probe(number)))
+    }
+}
