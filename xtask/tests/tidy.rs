@@ -21,4 +21,4 @@ macro_rules! holds {
     };
 }
 
-holds!(arrows lints suite examples cancel_safety clocks unfinished shape machines code_map abilities api);
+holds!(arrows lints suite fences examples cancel_safety clocks unfinished shape machines code_map abilities api);

@@ -4,7 +4,7 @@ use clap::builder::styling::{AnsiColor, Style, Styles};
 use clap::{Parser, Subcommand};
 
 use crate::bench;
-use crate::commands::{ask, break_holds, completions, doctor, elect, ls, man, run, schema, sequencer, show, watch};
+use crate::commands::{ask, break_holds, completions, doctor, elect, fence, ls, man, run, schema, sequencer, show, watch};
 use crate::store::StoreArgs;
 
 /// Run a program under a lock, and see who holds what
@@ -43,13 +43,15 @@ pub(crate) enum Command {
     Ask(ask::Args),
     Break(break_holds::Args),
     Sequencer(sequencer::Args),
+    Fence(fence::Args),
     Doctor(doctor::Args),
     Schema(schema::SchemaArgs),
     Migrate(schema::MigrateArgs),
     /// Measure what a lock costs here, beside the store's own raw speed
     ///
     /// Without --store it measures a temporary SQLite file. Every figure is also given as a ratio to the store's raw round
-    /// trip of the same run, since microseconds say more about the machine than about the locks.
+    /// trip of the same run, since microseconds say more about the machine than about the locks. With --fence it measures that fence
+    /// beside raw writes of its store and nothing else, and leaves the name tenure-bench in it.
     Bench(bench::Args),
     /// The bench's second process
     #[command(name = "__bench-child", hide = true)]

@@ -5,7 +5,8 @@
 //! - `cli`: the command line as data; `commands`: one file a command, its arguments, its help and what it does
 //! - `guarded`: what `run` and `elect` share: wait for the lock, run the command under it, stop it inside the lease
 //! - `child`: the process that runs under the lock; `bench`: what a lock costs
-//! - `store`: from options to a client; `keys`: what sequencers are signed with; `failure`: how things go wrong, and the exit codes; `quit`: a signal ends us
+//! - `store`: from options to a client, `fence`: to a fence; `keys`: what sequencers are signed with
+//! - `failure`: how things go wrong, and the exit codes; `quit`: a signal ends us
 //! - `print`: everything that is written to a terminal, a pipe or a log; `duration`: `1h30m`
 
 #![forbid(unsafe_code)]
@@ -16,6 +17,7 @@ mod cli;
 mod commands;
 mod duration;
 mod failure;
+mod fence;
 mod guarded;
 mod keys;
 mod print;

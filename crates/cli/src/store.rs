@@ -42,14 +42,14 @@ impl StoreArgs {
             return Ok(Source::Url(url.clone()));
         }
         if let Some(path) = &self.store_file {
-            return Source::read(path);
+            return Source::read("--store-file", path);
         }
         if let Some(url) = set(STORE) {
             let url = url.into_string().map_err(|_| Failure::new(format!("{STORE} is not UTF-8 text")))?;
             return Ok(Source::Url(url));
         }
         match set(STORE_FILE) {
-            Some(path) => Source::read(Path::new(&path)),
+            Some(path) => Source::read("--store-file", Path::new(&path)),
             None => Ok(Source::Default),
         }
     }
@@ -61,18 +61,23 @@ impl StoreArgs {
 
     /// Whether a password stands on the command line, where `ps` shows it to everybody.
     pub(crate) fn shows_a_secret(&self) -> bool {
-        let url: Option<StoreUrl> = self.store.as_ref().and_then(|url| url.parse().ok());
-        url.is_some_and(|url| url.password().is_some())
+        self.store.as_deref().is_some_and(has_a_secret)
     }
 }
 
+/// Whether there is a password in a URL.
+pub(crate) fn has_a_secret(url: &str) -> bool {
+    url.parse::<StoreUrl>().is_ok_and(|url| url.password().is_some())
+}
+
 impl Source {
-    fn read(path: &Path) -> Result<Self, Failure> {
+    /// Reads the first line of a file that a flag has named.
+    pub(crate) fn read(flag: &str, path: &Path) -> Result<Self, Failure> {
         let shown = path.display();
-        let text = std::fs::read_to_string(path).map_err(|error| Failure::new(format!("--store-file {shown}: {error}")))?;
+        let text = std::fs::read_to_string(path).map_err(|error| Failure::new(format!("{flag} {shown}: {error}")))?;
         let url = text.lines().next().unwrap_or_default().trim();
         if url.is_empty() {
-            return Err(Failure::new(format!("--store-file {shown}: its first line should be a store's URL, and is empty")));
+            return Err(Failure::new(format!("{flag} {shown}: its first line should be a URL, and is empty")));
         }
         Ok(Source::File(std::path::absolute(path)?, url.to_owned()))
     }
@@ -123,7 +128,7 @@ fn anchored(text: &str) -> String {
 }
 
 /// A variable that is set to something.
-fn set(name: &str) -> Option<OsString> {
+pub(crate) fn set(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|value| !value.is_empty())
 }
 

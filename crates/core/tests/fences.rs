@@ -195,9 +195,9 @@ async fn a_long_file_is_written_anew_while_others_use_it() {
     assert_eq!(meta.mode() & 0o777, 0o640, "with the rights that it had");
     let fence = file.open();
     assert_eq!(highest(&fence, &long).await, Some(452));
-    for number in 0..3 {
+    for (number, everybody) in fences.iter().enumerate() {
         assert_eq!(highest(&fence, &format!("own/{number}")).await, Some(150));
-        assert_eq!(highest(&fences[number], &long).await, Some(452), "and everybody sees it");
+        assert_eq!(highest(everybody, &long).await, Some(452), "and everybody sees it");
     }
     let neighbours = std::fs::read_dir(file.0.path()).unwrap().count();
     assert_eq!(neighbours, 1, "nothing is left beside it");

@@ -121,7 +121,7 @@ impl RedisFence {
 
     async fn write(&self, number: u64) -> Result<()> {
         let mut command = redis::cmd("SET");
-        command.arg(self.fleet.layout.probe(0)).arg(digits(Token::new(number >> 1)));
+        command.arg(self.fleet.layout.probe(0)).arg(digits(Token::new(number & i64::MAX as u64)));
         let limit = self.fleet.settings.answer_limit;
         let lane = if self.fleet.settings.min_replicas > 0 { Lane::SyncedAsks } else { Lane::Asks };
         self.fleet.insist(lane, 0, None, &command, limit).await?;

@@ -16,6 +16,7 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("arrows", manifests::arrows),
     ("lints", manifests::lints),
     ("suite", promises::suite),
+    ("fences", promises::fences),
     ("examples", promises::examples),
     ("cancel_safety", promises::cancel_safety),
     ("clocks", sources::clocks),

@@ -32,6 +32,22 @@ pub(super) fn suite(tree: &Tree) -> Vec<String> {
     complaints
 }
 
+/// A fence that does not run its suite is none either: what remembers marks in a store is in a crate whose tests say `fences!`.
+pub(super) fn fences(tree: &Tree) -> Vec<String> {
+    let mut complaints = Vec::new();
+    for name in tree.crates().filter(|name| !PRETEND.contains(name)) {
+        let fence = tree.rust(&format!("crates/{name}/src/")).find_map(|(path, text)| {
+            let (line, _) = code(text).into_iter().find(|(_, line)| is_fence(line))?;
+            Some(format!("{path}:{line}"))
+        });
+        let runs_it = tree.rust(&format!("crates/{name}/tests/")).any(|(_, text)| without_spaces(text).contains("fences!("));
+        if let Some(fence) = fence.filter(|_| !runs_it) {
+            complaints.push(format!("{fence}: a Fence, but crates/{name}/tests/ has no fences!( …)"));
+        }
+    }
+    complaints
+}
+
 /// An example that no test reads is one that has stopped working. Each is also named on the examples' first page.
 pub(super) fn examples(tree: &Tree) -> Vec<String> {
     let mut complaints = Vec::new();
@@ -67,6 +83,10 @@ pub(super) fn cancel_safety(tree: &Tree) -> Vec<String> {
 
 fn is_backend(line: &str) -> bool {
     line.trim_start().starts_with("impl") && line.contains("Backend for ")
+}
+
+fn is_fence(line: &str) -> bool {
+    line.trim_start().starts_with("impl") && (line.contains(" Fence for ") || line.contains(" Marks for "))
 }
 
 /// The code of a file, however it is broken into lines.
@@ -128,6 +148,16 @@ mod tests {
     fn pretend_stores_need_not() {
         assert_eq!(suite_of(&[("crates/sim/src/faulty.rs", "impl<B: Backend> Backend for Faulty<B> {")]), 0);
         assert_eq!(suite_of(&[("crates/redis/src/wrap.rs", "impl<B: Backend> Backend for Prefix<B> {")]), 1);
+    }
+
+    #[test]
+    fn a_fence_runs_its_suite() {
+        let of = |files: &[(&str, &str)]| fences(&Tree::of(&[&[("crates/redis/Cargo.toml", "")], files].concat())).len();
+        for text in ["impl Fence for RedisFence {", "impl Marks for Rows {"] {
+            let fence = ("crates/redis/src/fence.rs", text);
+            assert_eq!(of(&[fence]), 1);
+            assert_eq!(of(&[fence, ("crates/redis/tests/fences.rs", "tenure_testkit::fences!(redis => Harness);")]), 0);
+        }
     }
 
     #[test]

@@ -22,6 +22,9 @@ pub(crate) enum Measure {
     Holding,
     /// kill -9 of a holder
     Recovery,
+    /// A fence, which is measured alone
+    #[value(skip)]
+    Fence,
 }
 
 /// How many tasks and names `many` has.
@@ -35,7 +38,7 @@ pub(super) const HELD: usize = 1000;
 
 impl Measure {
     /// All of them, in the order of the report.
-    pub(super) const ALL: [Measure; 9] = [
+    pub(super) const ALL: [Measure; 10] = [
         Measure::Pair,
         Measure::Many,
         Measure::Mutex,
@@ -45,6 +48,7 @@ impl Measure {
         Measure::Waiting,
         Measure::Holding,
         Measure::Recovery,
+        Measure::Fence,
     ];
 
     /// The heading above its lines.
@@ -59,6 +63,7 @@ impl Measure {
             Measure::Waiting => "50 processes waiting",
             Measure::Holding => "1,000 locks held",
             Measure::Recovery => "holder killed with kill -9",
+            Measure::Fence => "one task, one fence",
         }
     }
 
@@ -69,7 +74,7 @@ impl Measure {
     /// How many other processes it needs.
     pub(super) fn helpers(self) -> usize {
         match self {
-            Measure::Pair | Measure::Many | Measure::Mutex | Measure::Fair | Measure::Holding => 0,
+            Measure::Pair | Measure::Many | Measure::Mutex | Measure::Fair | Measure::Holding | Measure::Fence => 0,
             Measure::Recovery => 1, // and a victim of its own each time
             Measure::Handover => 2,
             Measure::Crowd => CROWD + 2,
@@ -119,6 +124,8 @@ pub(super) enum Base {
     Pair,
     /// Raw pairs a second of as many tasks.
     Rate,
+    /// A raw write of the fence's store.
+    Write,
 }
 
 impl Base {
@@ -129,6 +136,7 @@ impl Base {
             Base::Trip => Some("raw_trip"),
             Base::Pair => Some("raw_pair"),
             Base::Rate => Some("many_raw"),
+            Base::Write => Some("raw_write"),
         }
     }
 
@@ -139,6 +147,7 @@ impl Base {
             Base::Trip => "× raw trip",
             Base::Pair => "× raw pair",
             Base::Rate => "of raw rate",
+            Base::Write => "× raw write",
         }
     }
 }
@@ -165,6 +174,10 @@ pub(super) const LINES: &[Line] = &[
     line("holding_acquire",    Measure::Holding,  "acquiring each",                     Unit::Seconds,   Base::Trip),
     line("holding_cpu",        Measure::Holding,  "CPU of renewing all",                Unit::Cores,     Base::Nothing),
     line("recovery",           Measure::Recovery, "killed → waiter elsewhere holds",    Unit::Seconds,   Base::Trip),
+    line("raw_write",          Measure::Fence,    "raw write",                          Unit::Seconds,   Base::Nothing),
+    line("fence_rise",         Measure::Fence,    "a higher token",                     Unit::Seconds,   Base::Write),
+    line("fence_again",        Measure::Fence,    "the same token again",               Unit::Seconds,   Base::Write),
+    line("fence_late",         Measure::Fence,    "a token that comes too late",        Unit::Seconds,   Base::Write),
 ];
 
 const fn line(key: &'static str, measure: Measure, label: &'static str, unit: Unit, base: Base) -> Line {
@@ -191,6 +204,7 @@ pub(super) fn goal(store: &str, key: &str) -> Option<Goal> {
         ("sqlite", "crowd_handover") => Goal::AtMost(2e-3),
         ("sqlite", "waiting_cpu") => Goal::AtMost(0.02),
         ("sqlite", "recovery") => Goal::AtMost(0.1),
+        ("fence", "fence_rise" | "fence_again") => Goal::RatioAtMost(1.2),
         _ => return None,
     })
 }

@@ -15,6 +15,7 @@
 //! | `contended` | 16 tasks on one name: hand-overs, fairness, waits |
 //! | `handover` | one name, several processes: release called → next holder running |
 //! | `quiet` | while nothing happens: what 50 waiting processes cost, and holding 1,000 locks |
+//! | `fence` | a fence beside a raw write of its store, alone: with `--fence` |
 //! | `recovery` | kill -9 of a holder: until a waiter in another process holds |
 //! | `window` | a crew of tasks that warms up, is counted for a while, and stops |
 //! | `orders`, `helpers`, `child` | the other processes: what they are told, their handles here, and what they do |
@@ -32,6 +33,7 @@
 
 mod child;
 mod contended;
+mod fence;
 mod handover;
 mod helpers;
 mod json;
@@ -64,6 +66,8 @@ use self::helpers::Helpers;
 use self::lines::Measure;
 use self::place::Place;
 use self::results::{Results, Settings};
+use crate::failure::Failure;
+use crate::fence::FenceArgs;
 
 pub(crate) use self::child::child;
 
@@ -93,22 +97,39 @@ pub(crate) struct Args {
     /// Threads of the runtime that is measured on; 1 is a single-threaded one [default: one a core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
+
+    /// Measure this fence beside raw writes of its store, and nothing else: file:///path, redis://host and so on
+    #[arg(long, value_name = "URL", conflicts_with = "fence_file")]
+    fence: Option<String>,
+
+    /// A file whose first line is the fence's URL: the place for one with a password
+    #[arg(long, value_name = "FILE")]
+    fence_file: Option<PathBuf>,
+}
+
+impl Args {
+    /// The fence that is to be measured, if one is.
+    pub(crate) fn fence(&self) -> std::result::Result<Option<String>, Failure> {
+        FenceArgs { fence: self.fence.clone(), fence_file: self.fence_file.clone() }.named()
+    }
 }
 
 /// Measures and reports. Without a `store` it runs on a temporary SQLite file, never on the user's own.
+///
+/// With a `fence` it measures that, and no store.
 ///
 /// The exit code is 130 or 143 when it was interrupted; then nothing is reported.
 ///
 /// # Cancel safety
 /// Dropped before it completes, the measurement goes on by itself to its end, and its report is lost.
-pub(crate) async fn run(args: Args, store: Option<String>) -> Result<ExitCode> {
+pub(crate) async fn run(args: Args, store: Option<String>, fence: Option<String>) -> Result<ExitCode> {
     let threads = args.threads.map_or_else(machine::cores, usize::from);
     on_own_runtime(threads, move || async move {
         // The signals are caught so that helpers and the temporary store are gone before this process is.
         tokio::select! {
             biased;
             code = interrupted() => Ok(ExitCode::from(code)),
-            done = measure_and_report(args, store, threads) => done.map(|()| ExitCode::SUCCESS),
+            done = measure_and_report(args, store, fence, threads) => done.map(|()| ExitCode::SUCCESS),
         }
     })
     .await?
@@ -173,21 +194,24 @@ impl Pace {
     };
 }
 
-async fn measure_and_report(args: Args, store: Option<String>, threads: usize) -> Result<()> {
+async fn measure_and_report(args: Args, store: Option<String>, fence: Option<String>, threads: usize) -> Result<()> {
     // A picture that cannot be written should not cost a minute of measuring first.
     if let Some(path) = &args.plot {
         std::fs::write(path, "").map_err(|error| cannot_write(path, error))?;
     }
-    let place = Place::choose(store)?;
-    let client = tenure::connect(place.url()).await?;
-    let settings = Settings {
-        repetitions: args.repeat.unwrap_or(if args.quick { 3 } else { 5 }),
-        quick: args.quick,
-        threads,
-        temporary_store: place.is_temporary(),
+    let repetitions = args.repeat.unwrap_or(if args.quick { 3 } else { 5 });
+    let settings = Settings { repetitions, quick: args.quick, threads, temporary_store: false };
+    let results = match fence {
+        Some(url) => measure_fence(&args, &url, settings).await?,
+        None => {
+            let place = Place::choose(store)?;
+            let client = tenure::connect(place.url()).await?;
+            let settings = Settings { temporary_store: place.is_temporary(), ..settings };
+            let results = measure(&args, &place, client.clone(), settings).await?;
+            client.close().await?;
+            results
+        }
     };
-    let results = measure(&args, &place, client.clone(), settings).await?;
-    client.close().await?;
 
     let out = std::io::stdout();
     let text = if args.json { json::document(&results) } else { report::table(&results, wants_colour(&out)) };
@@ -202,6 +226,34 @@ async fn measure_and_report(args: Args, store: Option<String>, threads: usize) -
     }
 }
 
+/// A fence and nothing else.
+async fn measure_fence(args: &Args, url: &str, settings: Settings) -> Result<Results> {
+    if args.plot.is_some() || !args.only.is_empty() {
+        return Err(Error::new(ErrorKind::BadOption, "bench: --fence goes with neither --plot nor --only")
+            .with_hint("It has four lines, which belong together"));
+    }
+    let scheme = url.parse::<tenure::StoreUrl>()?.scheme().to_owned();
+    let fence = tenure::fence(url).await?;
+    let mut results = Results::of_fence(if scheme == "memory" { "memory" } else { "fence" }, fence.describe(), settings);
+    let pace = if args.quick { Pace::QUICK } else { Pace::FULL };
+    let progress = progress_bar(args.json, u64::from(results.settings.repetitions));
+    progress.set_message(Measure::Fence.title());
+    let mut bench = fence::Bench::new(fence).await?;
+    bench.measure(pace.warm_up).await?;
+    for _ in 0..results.settings.repetitions {
+        results.begin_repetition();
+        // On a worker of the runtime, where users' tasks are, and not on the thread that blocks on it.
+        let task = tokio::spawn(async move { bench.measure(pace.processes).await.map(|readings| (bench, readings)) });
+        let readings;
+        (bench, readings) = task.await.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))?;
+        results.add(readings);
+        progress.inc(1);
+    }
+    progress.finish_and_clear();
+    results.finish();
+    Ok(results)
+}
+
 async fn measure(args: &Args, place: &Place, client: Client, settings: Settings) -> Result<Results> {
     let pace = if args.quick { Pace::QUICK } else { Pace::FULL };
     let prefix = format!("tenure-bench/{:016x}", place::random());
@@ -210,7 +262,7 @@ async fn measure(args: &Args, place: &Place, client: Client, settings: Settings)
 
     let mut chosen = Vec::new();
     for measure in Measure::ALL {
-        if measure != Measure::Pair && !args.only.is_empty() && !args.only.contains(&measure) {
+        if measure == Measure::Fence || measure != Measure::Pair && !args.only.is_empty() && !args.only.contains(&measure) {
             continue;
         }
         match bench.refuses(measure) {
@@ -243,6 +295,7 @@ async fn measure(args: &Args, place: &Place, client: Client, settings: Settings)
                 Measure::Waiting if chosen.contains(&Measure::Holding) => Vec::new(),
                 Measure::Waiting | Measure::Holding => quiet::measure(&bench, &mut helpers, &chosen).await?,
                 Measure::Recovery => recovery::measure(&bench, &mut helpers).await?,
+                Measure::Fence => unreachable!("a fence is measured alone"),
             };
             results.add(readings);
             progress.inc(1);

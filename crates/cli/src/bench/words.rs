@@ -65,9 +65,11 @@ pub(super) fn warnings(results: &Results, rows: &[Row]) -> Vec<String> {
     if results.machine.was_busy() {
         warnings.push("The machine was busy before this began: trust the ratios more than the times.".to_owned());
     }
-    let torn = |row: &&Row| row.line.key == "raw_trip" && row.summary.is_some_and(|it| it.max > 2.0 * it.min);
+    let torn = |row: &&Row| {
+        ["raw_trip", "raw_write"].contains(&row.line.key) && row.summary.is_some_and(|it| it.max > 2.0 * it.min)
+    };
     if rows.iter().any(|row| torn(&row)) {
-        warnings.push("The raw round trip itself varied more than twofold between repetitions: measure again.".to_owned());
+        warnings.push("What is divided by itself varied more than twofold between repetitions: measure again.".to_owned());
     }
     warnings
 }

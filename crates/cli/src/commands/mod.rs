@@ -5,6 +5,7 @@ pub(crate) mod break_holds;
 pub(crate) mod completions;
 pub(crate) mod doctor;
 pub(crate) mod elect;
+pub(crate) mod fence;
 pub(crate) mod ls;
 pub(crate) mod man;
 pub(crate) mod run;
@@ -28,10 +29,14 @@ pub(crate) async fn dispatch(cli: Cli, printer: &Printer) -> Result<ExitCode, Fa
     let code = match command {
         Command::Run(args) => args.run(&store, printer).await,
         Command::Elect(args) if !args.observe => args.run(&store, printer).await,
+        Command::Fence(args) => args.run(printer).await,
         Command::Doctor(_) => doctor::run(&store, printer).await,
         Command::Schema(_) => schema::print(&store, printer),
         Command::Migrate(_) => schema::migrate(&store, printer).await,
-        Command::Bench(args) => return Ok(crate::bench::run(args, store.source()?.url().map(str::to_owned)).await?),
+        Command::Bench(args) => {
+            let fence = args.fence()?;
+            return Ok(crate::bench::run(args, store.source()?.url().map(str::to_owned), fence).await?);
+        }
         Command::BenchChild => return Ok(crate::bench::child().await?),
         Command::Sequencer(args) => args.run(&store, printer).await,
         Command::Completions(args) => args.run(printer),

@@ -4,6 +4,7 @@
 //! - `counter`: many processes, one file, and no update lost
 //! - `databases`: schema, migrate, and rights
 //! - `exits`: exit codes, and what the command is told
+//! - `fence`: what comes too late is refused, in a script
 //! - `kinds`: writers, readers, permits, fairness, and names in use as another kind
 //! - `signals`: `kill`, while waiting and while holding; children that ignore, fork and hide
 //! - `loss`: the lock goes, and the command with it, in time
@@ -15,6 +16,7 @@
 mod counter;
 mod databases;
 mod exits;
+mod fence;
 mod input;
 mod kinds;
 mod loss;

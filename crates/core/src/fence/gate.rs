@@ -83,39 +83,70 @@ impl Gate {
     /// Dropped, the token may have been shown or not. Showing it again is right.
     pub async fn pass(&self, name: impl AsRef<str>, sequencer: &Sequencer) -> Result<()> {
         let name = LockName::new(name)?;
-        if let Some(verify) = &self.verify {
-            verify(sequencer).map_err(|error| error.with_name(&name))?;
-        }
-        let refuse = |kind, what: String| Error::new(kind, what).with_name(&name).with_store(self.fence.describe());
-        if sequencer.name != name {
-            let what = format!("the sequencer is one of the lock {:?}", sequencer.name.as_str());
-            return Err(refuse(ErrorKind::Mismatch, what)
-                .with_hint("What is protected here is protected by another lock: take that one"));
-        }
         let token = sequencer.token;
-        let verdict = match sequencer.mode {
-            Mode::Exclusive => self.fence.advance(&name, token, self.rule).await?,
-            Mode::Permits { take, of } if take == of => self.fence.advance(&name, token, self.rule).await?,
-            Mode::Shared => Verdict::of(self.fence.highest(&name).await?, token, self.rule),
-            Mode::Permits { take, of } => {
-                let what = format!("{take} of {of} permits cannot be fenced: their holders are inside together");
-                return Err(refuse(ErrorKind::Unsupported, what)
-                    .with_hint("Fence what each of them does alone, under a mutex of its own"));
-            }
-        };
-        match verdict {
+        match self.judge(&name, sequencer).await? {
             Verdict::Accepted => Ok(()),
             Verdict::Stale { highest } => {
                 let what = format!("the token {token} comes too late: it is superseded by {highest}");
-                Err(refuse(ErrorKind::Lost, what).with_hint(
+                Err(self.refusal(ErrorKind::Lost, &name, what).with_hint(
                     "Somebody else has held the lock since and has been here. Nothing of this hold may be written any more: stop, \
                      and take the lock anew",
                 ))
             }
-            Verdict::Implausible { highest } => Err(refuse(ErrorKind::BadOption, implausible(token, highest)).with_hint(
-                "Does the token come from the store that this resource is used with, and are both clocks right?",
-            )),
+            Verdict::Implausible { highest } => {
+                Err(self.refusal(ErrorKind::BadOption, &name, implausible(token, highest)).with_hint(
+                    "Does the token come from the store that this resource is used with, and are both clocks right?",
+                ))
+            }
         }
+    }
+
+    /// What [`pass`](Gate::pass) goes by: a verdict, where the sequencer is one of this lock and can be fenced at all.
+    ///
+    /// # Cancel safety
+    /// As of [`pass`](Gate::pass).
+    pub async fn judge(&self, name: &LockName, sequencer: &Sequencer) -> Result<Verdict> {
+        match self.examine(name, sequencer)? {
+            true => self.fence.advance(name, sequencer.token, self.rule).await,
+            false => self.foresee(name, sequencer).await,
+        }
+    }
+
+    /// What [`judge`](Gate::judge) would say now. Changes nothing.
+    ///
+    /// # Cancel safety
+    /// It only reads.
+    pub async fn foresee(&self, name: &LockName, sequencer: &Sequencer) -> Result<Verdict> {
+        self.examine(name, sequencer)?;
+        Ok(Verdict::of(self.fence.highest(name).await?, sequencer.token, self.rule))
+    }
+
+    /// Refuses what is no key to this door, whatever its token; else whether its token is one to remember.
+    fn examine(&self, name: &LockName, sequencer: &Sequencer) -> Result<bool> {
+        if let Some(verify) = &self.verify {
+            verify(sequencer).map_err(|error| error.with_name(name))?;
+        }
+        if sequencer.name != *name {
+            let what = format!("the sequencer is one of the lock {:?}", sequencer.name.as_str());
+            return Err(self
+                .refusal(ErrorKind::Mismatch, name, what)
+                .with_hint("What is protected here is protected by another lock: take that one"));
+        }
+        match sequencer.mode {
+            Mode::Exclusive => Ok(true),
+            Mode::Shared => Ok(false),
+            Mode::Permits { take, of } if take == of => Ok(true),
+            Mode::Permits { take, of } => {
+                let what = format!("{take} of {of} permits cannot be fenced: their holders are inside together");
+                Err(self
+                    .refusal(ErrorKind::Unsupported, name, what)
+                    .with_hint("Fence what each of them does alone, under a mutex of its own"))
+            }
+        }
+    }
+
+    fn refusal(&self, kind: ErrorKind, name: &LockName, what: String) -> Error {
+        Error::new(kind, what).with_name(name).with_store(self.fence.describe())
     }
 
     /// Passes and writes, with nothing in between: while `write` runs, nobody else writes to the name through this gate and its clones. A
@@ -242,7 +273,8 @@ mod tests {
             quick.await
         };
         let (one, two) = tokio::join!(slow, quick);
-        (one.unwrap(), two.unwrap());
+        one.unwrap();
+        two.unwrap();
         assert_eq!(*log.lock().unwrap(), [1, 2]);
     }
 

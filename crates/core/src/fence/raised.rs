@@ -20,7 +20,7 @@ pub trait Marks: Send + Sync + 'static {
     fn describe(&self) -> String;
 
     /// For how long it is tried again.
-    fn patience(&self) -> Duration;
+    fn limit(&self) -> Duration;
 
     /// Raises the name's number to `token` if it is lower, in one step that lasts; whether it was. A name without a number is given
     /// one. With `least`: only if there is a number, and it is at least so high.
@@ -40,7 +40,7 @@ pub struct Raised<M>(pub M);
 impl<M: Marks> Raised<M> {
     /// Tries until there is an answer, or no sense in it any more. Whatever is tried here may be done twice.
     async fn insist<'a, T>(&'a self, mut attempt: impl FnMut() -> BoxFuture<'a, Result<T, Failure>>) -> Result<T> {
-        let mut tries = Tries::within(self.0.patience(), self.0.describe());
+        let mut tries = Tries::within(self.0.limit(), self.0.describe());
         loop {
             match tries.limit(attempt()).await {
                 Ok(done) => return Ok(done),
@@ -89,7 +89,7 @@ impl<M: Marks> Fence for Raised<M> {
     }
 
     fn probe(&self, number: u64) -> BoxFuture<'_, Result<()>> {
-        let number = (number >> 1) as i64; // any will do
+        let number = (number & i64::MAX as u64) as i64; // another one each time: a database does not write what is there already
         Box::pin(self.insist(move || self.0.probe(number)))
     }
 }

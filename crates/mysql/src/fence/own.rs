@@ -106,7 +106,7 @@ impl Marks for Rows {
         self.settings.describe()
     }
 
-    fn patience(&self) -> Duration {
+    fn limit(&self) -> Duration {
         self.settings.answer_limit
     }
 

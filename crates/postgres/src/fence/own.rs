@@ -91,8 +91,11 @@ struct Statements {
 impl Statements {
     fn new(layout: &Layout) -> Self {
         Statements {
+            // Whoever cannot raise it does not even try: an upsert that changes nothing still locks the row, and its commit waits
+            // for the disk as if it had.
             raise: layout.fill(
-                "INSERT INTO {fence} AS f (name, token) VALUES ($1, $2) \
+                "INSERT INTO {fence} AS f (name, token) \
+                 SELECT $1, $2 WHERE NOT EXISTS (SELECT FROM {fence} WHERE name = $1 AND token >= $2) \
                  ON CONFLICT (name) DO UPDATE SET token = excluded.token WHERE excluded.token > f.token RETURNING true",
             ),
             raise_from: layout
@@ -118,7 +121,7 @@ impl Marks for Rows {
         self.settings.describe()
     }
 
-    fn patience(&self) -> Duration {
+    fn limit(&self) -> Duration {
         self.settings.answer_limit
     }
 

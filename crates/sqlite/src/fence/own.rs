@@ -104,7 +104,7 @@ impl Marks for Rows {
     }
 
     /// More than SQLite's own, so that its words come through.
-    fn patience(&self) -> Duration {
+    fn limit(&self) -> Duration {
         schema::PATIENCE * 2
     }
 
