@@ -49,5 +49,9 @@ pub use tenure_mysql as mysql;
 #[cfg(feature = "sqlite")]
 pub use tenure_sqlite as sqlite;
 
+/// Fencing over HTTP: a layer for servers, a header for clients.
+#[cfg(feature = "http")]
+pub use tenure_http as http;
+
 #[doc = include_str!("../../../GUARANTEES.md")]
 pub mod guarantees {}

@@ -9,7 +9,8 @@ const CORE_IS_BUILT_FROM: &[&str] = &["tokio", "rustix", "getrandom", "futures-c
 /// The crates that are neither core nor a store, and the crates of this workspace each may name; `*` is every store.
 /// Whatever is not here is a store, and a store names core alone.
 const ARROWS: &[(&str, &[&str])] = &[
-    ("tenure", &["tenure-core", "*"]),
+    ("tenure", &["tenure-core", "tenure-http", "*"]),
+    ("tenure-http", &["tenure-core"]),
     ("tenure-cli", &["tenure"]),
     ("tenure-tls", &["tenure-core"]),
     ("tenure-testkit", &["tenure-core"]),

@@ -6,7 +6,7 @@ use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use super::{Fence, Rule, Verdict};
-use crate::{Error, ErrorKind, LockName, Mode, Result, Sequencer, Token};
+use crate::{Error, ErrorKind, Keys, LockName, Mode, Result, Sequencer, Token};
 
 /// Takes [sequencers](Sequencer) in front of a resource, and refuses holders that come too late.
 ///
@@ -56,6 +56,11 @@ impl Gate {
     /// Refuses tokens that are too high to be true.
     pub fn rule(self, rule: Rule) -> Self {
         Gate { rule, ..self }
+    }
+
+    /// Refuses sequencers that were not signed with one of these keys, or were changed since.
+    pub fn keys(self, keys: Keys) -> Self {
+        self.verified_by(move |sequencer| sequencer.verify(&keys))
     }
 
     /// Refuses what this refuses, before anything else happens: where the signature of a sequencer is checked.
