@@ -19,6 +19,7 @@ mod worker;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use conductor::{Scene, Takeover};
 
@@ -45,7 +46,8 @@ async fn main() -> Result<ExitCode> {
     if scene.url.starts_with("memory") {
         return Err("the workers are processes, and locks in memory do not reach from one to the other".into());
     }
-    let (overwritten, refused) = (scene.run(false).await?, scene.run(true).await?);
+    let both = async { Result::<_>::Ok((scene.run(false).await?, scene.run(true).await?)) };
+    let (overwritten, refused) = tokio::time::timeout(Duration::from_secs(120), both).await.map_err(|_| "it hangs")??;
     for run in [&overwritten, &refused] {
         println!("{run}");
     }

@@ -66,7 +66,7 @@ text { fill: #c4ccd4 }
 .one { fill: #4a90d9 } .two { fill: #d08a3e } .wait { stroke: #d08a3e }
 .way.one { stroke: #6cb0f5 } .way.two { stroke: #e0a458 }
 .cross { stroke: #f0806e }
-.in { fill: #ffffff }
+.in { fill: #14181d }
 .bad { fill: #f0806e } .good { fill: #62c07f }
 }
 ";
@@ -134,6 +134,7 @@ impl Canvas {
         let x = self.x(until);
         let _ = writeln!(self.out, "<path d=\"M{x:.1} {:.1}v{:.1}\" class=\"way one\"/>", y - 4.0, BAR + 8.0);
         self.text(x + 6.0, y - 6.0, "tick", "its lease ends: trusted until here");
+        self.text(self.x(run.seconds(goes_on)) + 8.0, y + 15.5, "tick", "goes on, and writes");
         if let What::Held { token } = held.what {
             self.text(
                 self.x(run.seconds(held)),
@@ -156,7 +157,7 @@ impl Canvas {
         self.text(self.x(run.seconds(asked)), y - 6.0, "tick", "waits in line");
         self.bar(run.seconds(held), run.seconds(released), y, BAR, "two");
         if let What::Held { token } = held.what {
-            self.text(self.x(run.seconds(held)) + 8.0, y + 15.5, "in", &format!("holds, token {}", short(token)));
+            self.text(self.x(run.seconds(held)) + 8.0, y + 15.5, "in", &format!("token {}", short(token)));
         }
     }
 
@@ -170,9 +171,8 @@ impl Canvas {
             let end = writes.get(index + 1).map_or(longest, |next| run.seconds(next));
             let begin = run.seconds(event);
             self.bar(begin, end, y, BAR, class(event.worker));
-            let words = if index + 1 == writes.len() { "the report of worker" } else { "by worker" };
             let middle = (self.x(begin) + self.x(end)) / 2.0;
-            self.text(middle, y + 15.5, "in middle", &format!("{words} {}", event.worker));
+            self.text(middle, y + 15.5, "in middle", &format!("by worker {}", event.worker));
         }
     }
 

@@ -5,8 +5,10 @@
 //! - `leader`: a leader with a standby
 //! - `connection_limit`: at most three at once, by a semaphore
 //! - `blocking`: the same without async
+//! - `late-writer`: a demonstration in several files: a write that comes too late, with a fence and without (docs/fencing.md)
 //!
 //! Each runs on a temporary SQLite file, or on the store given as its first argument: `memory`, or any URL.
+//! `late-writer` says `--store URL`.
 
 use tempfile::TempDir;
 

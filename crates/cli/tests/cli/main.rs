@@ -5,6 +5,7 @@
 //! - `databases`: schema, migrate, and rights
 //! - `exits`: exit codes, and what the command is told
 //! - `fence`: what comes too late is refused, in a script
+//! - `guide`: what docs/fencing.md shows in a shell
 //! - `kinds`: writers, readers, permits, fairness, and names in use as another kind
 //! - `signals`: `kill`, while waiting and while holding; children that ignore, fork and hide
 //! - `loss`: the lock goes, and the command with it, in time
@@ -17,6 +18,7 @@ mod counter;
 mod databases;
 mod exits;
 mod fence;
+mod guide;
 mod input;
 mod kinds;
 mod loss;
