@@ -38,9 +38,10 @@ fn careful(own: &str, apps: &str, grants_to_read: &[&str], grant: impl Fn(&str),
     apply(client, &schema.stdout);
     let granted = grants(&schema.stdout);
     assert!(!granted.is_empty(), "the schema says which rights its users need:\n{}", schema.stdout);
-    // Who may only read can ask how a sequencer stands, and cannot lock.
+    // Who may only read can ask how a sequencer stands, once somebody has locked anything, and cannot lock.
+    assert_eq!(tenure(own, &["run", "x", "--", "true"]).code(), 0);
     grants_to_read.iter().for_each(|line| grant(line));
-    let forged = "tenure1:rw-lock:exclusive:17:5:x";
+    let forged = "tenure1:rw-lock:exclusive:17:5:never-used";
     let asked = tenure(apps, &["sequencer", "verify", forged]);
     assert_eq!(asked.code(), 3, "{}{}", asked.stdout, asked.stderr);
     assert_eq!(tenure(apps, &["run", "x", "--", "true"]).code(), 125);
