@@ -1,3 +1,5 @@
+//! Round trips, forgeries, near misses, and changing keys.
+
 use proptest::prelude::*;
 
 use super::*;

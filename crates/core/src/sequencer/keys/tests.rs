@@ -1,3 +1,5 @@
+//! What is a key and what is not, where keys come from, and that nothing shows them.
+
 use std::os::unix::fs::PermissionsExt as _;
 
 use super::*;
