@@ -329,3 +329,23 @@ fn child() {
         other => panic!("{other}?"),
     }
 }
+
+/// Somebody puts back what the file was an hour ago: every token since is forgotten, and the next one is higher all the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restored_backup_does_not_start_over() {
+    let place = Place::new();
+    let take = async || {
+        let client = Client::new(open(&place.path()).unwrap()).unwrap();
+        let held = in_time("it is free", client.mutex("x").unwrap().lock()).await.unwrap();
+        let token = held.token();
+        held.release().await.unwrap();
+        client.close().await.unwrap();
+        token
+    };
+    let first = take().await;
+    let backup = tenure_testkit::servers::Backup::of(place.directory());
+    let last = take().await;
+    assert!(last > first);
+    backup.put_back();
+    assert!(take().await > last, "it goes on above what it has forgotten");
+}

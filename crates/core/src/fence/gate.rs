@@ -245,6 +245,23 @@ mod tests {
         assert_eq!(gate.fence().highest(&LockName::new("a").unwrap()).await.unwrap(), None);
     }
 
+    /// A number can be forged to lock everybody out for good; a signature cannot.
+    #[tokio::test]
+    async fn a_forged_huge_token_does_not_pass_a_gate_with_keys() {
+        let keys = Keys::generate("one").unwrap();
+        let gate = gate().keys(keys.clone());
+        let signed = sequencer("exclusive", 5).signed_with(&keys);
+        gate.pass("a", &signed).await.unwrap();
+        let mut changed = signed.clone();
+        changed.token = Token::new(i64::MAX as u64);
+        let others = sequencer("exclusive", i64::MAX as u64).signed_with(&Keys::generate("one").unwrap());
+        for forged in [sequencer("exclusive", i64::MAX as u64), changed, others] {
+            assert_eq!(gate.pass("a", &forged).await.unwrap_err().kind(), ErrorKind::BadSignature, "{forged}");
+        }
+        assert_eq!(gate.fence().highest(&LockName::new("a").unwrap()).await.unwrap(), Some(Token::new(5)));
+        gate.pass("a", &signed).await.unwrap();
+    }
+
     #[tokio::test]
     async fn a_token_too_high_to_be_true_changes_nothing() {
         let gate = gate().rule(Rule::max_step(100));

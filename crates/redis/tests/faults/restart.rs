@@ -5,6 +5,7 @@ use std::time::Duration;
 use tenure_core::{Client, Event, Instant, Phase};
 use tenure_testkit::history::expect_sound;
 use tenure_testkit::proxy::{Fault, Toward, Which};
+use tenure_testkit::servers::Backup;
 use tenure_testkit::servers::redis::{Fsync, Redis, RedisOptions};
 use tenure_testkit::{Options as _, Shape, eventually, in_time};
 
@@ -139,4 +140,27 @@ async fn a_server_without_its_scripts_is_taught_again() {
 fn waiter(client: &Client) -> tokio::task::JoinHandle<tenure_core::Guard> {
     let mutex = client.mutex("x").unwrap().ttl(LONG).unwrap();
     tokio::spawn(async move { mutex.lock().await.unwrap() })
+}
+
+/// Somebody puts back what the server was an hour ago: it has forgotten every token since, and gives higher ones all the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restored_backup_does_not_start_over() {
+    let server = Redis::start(RedisOptions::new().aof(Fsync::Always));
+    let take = async || {
+        let client = client(&server.url()).await;
+        let held = in_time("it is free", client.mutex("x").unwrap().lock()).await.unwrap();
+        let token = held.token();
+        held.release().await.unwrap();
+        token
+    };
+    let first = take().await;
+    server.kill();
+    let backup = Backup::of(&server.dir().join("appendonlydir"));
+    server.restart();
+    let last = take().await;
+    assert!(last > first);
+    server.kill();
+    backup.put_back();
+    server.restart();
+    assert!(take().await > last, "it goes on above what it has forgotten");
 }

@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::net::SocketAddr;
+use std::path::Path;
 
 use crate::servers::Step;
 use crate::servers::mariadb::{MariaDb, MariaDbOptions};
@@ -26,6 +27,7 @@ pub trait Database: Send + Sync + 'static {
     fn start(wish: Wish) -> Self;
     fn url(&self) -> String;
     fn address(&self) -> SocketAddr;
+    fn dir(&self) -> &Path;
     fn kill(&self);
     fn restart(&self);
     fn pause(&self);
@@ -115,6 +117,10 @@ impl Database for Postgres {
 
     fn url(&self) -> String {
         self.url()
+    }
+
+    fn dir(&self) -> &Path {
+        Postgres::dir(self)
     }
 
     fn address(&self) -> SocketAddr {
@@ -217,6 +223,10 @@ impl Database for MariaDb {
 
     fn url(&self) -> String {
         self.url()
+    }
+
+    fn dir(&self) -> &Path {
+        MariaDb::dir(self)
     }
 
     fn address(&self) -> SocketAddr {

@@ -83,7 +83,7 @@ macro_rules! faults {
                 a_renewal_is_tried_again_in_time
                 frozen_connections_are_replaced
             ]
-            restart => [nothing_is_forgotten]
+            restart => [nothing_is_forgotten a_restored_backup_does_not_start_over]
             silence => [
                 a_paused_server_loses_nobody_within_the_ttl
                 holders_are_lost_before_others_get_in

@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
-use tenure_core::{Event, Instant, Phase};
+use tenure_core::fence::{Fence as _, MemoryFence, Rule};
+use tenure_core::{Client, Event, Instant, LockName, Phase, Token};
 
-use super::{Crowd, Database as _, LONG, Record, Store, Wish, client, leaves_nothing};
+use super::{Crowd, Database, LONG, Record, Store, Wish, client, leaves_nothing};
+use crate::servers::Backup;
 use crate::{Shape, eventually, in_time};
 
 /// It waits for its disk at every commit, so nothing is forgotten, under load; whoever holds is in doubt only for a moment.
@@ -33,4 +35,36 @@ pub async fn nothing_is_forgotten<S: Store>() {
     record.expect_sound_after(longest);
     kept.release().await.unwrap();
     leaves_nothing::<S>(&server, clients).await;
+}
+
+/// Somebody puts back what the server was an hour ago: it has forgotten every token since, and gives higher ones all the same.
+pub async fn a_restored_backup_does_not_start_over<S: Store>() {
+    let (server, fence) = (S::Server::start(Wish { fsync: true, ..Wish::default() }), MemoryFence::new());
+    let first = shows(&client::<S>(&server.url()).await, &fence).await;
+    server.kill();
+    let backup = Backup::of(&server.dir().join("data"));
+    server.restart();
+    let client_since = client::<S>(&server.url()).await;
+    let mut last = first;
+    for _ in 0..10 {
+        last = shows(&client_since, &fence).await;
+    }
+    drop(client_since);
+    server.kill();
+    backup.put_back();
+    server.restart();
+    let after = client::<S>(&server.url()).await;
+    assert!(shows(&after, &fence).await > last, "it goes on above what it has forgotten");
+    leaves_nothing::<S>(&server, [after]).await;
+}
+
+/// Takes a lock and shows its token to a fence that forgets nothing, and must accept it.
+async fn shows(client: &Client, fence: &MemoryFence) -> Token {
+    let held = in_time("it is free", client.mutex("x").unwrap().lock()).await.unwrap();
+    let name = LockName::new("x").unwrap();
+    let verdict = fence.advance(&name, held.token(), Rule::ANY).await.unwrap();
+    assert!(verdict.is_accepted(), "{verdict:?} to {}", held.token());
+    let token = held.token();
+    held.release().await.unwrap();
+    token
 }

@@ -20,6 +20,7 @@
 //! Another kind of server is one file: what `redis` does with `Program` and `Server`.
 
 mod account;
+mod backup;
 mod disk;
 pub mod mariadb;
 mod port;
@@ -30,6 +31,7 @@ mod skew;
 mod template;
 mod tls;
 
+pub use backup::Backup;
 pub(crate) use port::Port;
 pub use skew::Step;
 pub use tls::{Certificates, ClientCertificate};
