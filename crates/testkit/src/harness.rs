@@ -30,6 +30,12 @@ pub trait Harness: Send + Sync + Sized + 'static {
         ready(Err(Error::new(ErrorKind::BadUrl, refusal)))
     }
 
+    /// Whether an ask that leaves first comes first. Over a network that loses requests it may have to be sent again, and then
+    /// stands behind others: nothing can be said of the order of asks.
+    fn keeps_order(&self) -> bool {
+        true
+    }
+
     /// Does something bad to the store; `false` if this store cannot be treated like that.
     fn sabotage(&self, how: Sabotage) -> impl Future<Output = bool> + Send {
         let _ = how;

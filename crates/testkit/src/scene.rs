@@ -24,6 +24,7 @@ trait Store: Send + Sync {
     fn url(&self) -> Option<String>;
     fn open<'a>(&'a self, url: &'a str) -> BoxFuture<'a, Result<Arc<dyn Backend>>>;
     fn sabotage(&self, how: Sabotage) -> BoxFuture<'_, bool>;
+    fn keeps_order(&self) -> bool;
     fn client(&self) -> BoxFuture<'_, Client>;
 }
 
@@ -51,12 +52,21 @@ impl<H: Harness> Store for H {
     fn client(&self) -> BoxFuture<'_, Client> {
         Box::pin(Harness::client(self))
     }
+
+    fn keeps_order(&self) -> bool {
+        Harness::keeps_order(self)
+    }
 }
 
 impl Scene {
     /// A client of its own.
     pub async fn client(&self) -> Client {
         self.store.client().await
+    }
+
+    /// Whether an ask that leaves first comes first.
+    pub fn keeps_order(&self) -> bool {
+        self.store.keeps_order()
     }
 
     /// How much there is in the store right now.

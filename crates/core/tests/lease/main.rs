@@ -26,6 +26,10 @@ macro_rules! harness {
             async fn residue(&self) -> usize {
                 self.0.residue()
             }
+
+            fn keeps_order(&self) -> bool {
+                $weather != Weather::Foul
+            }
         }
     };
 }

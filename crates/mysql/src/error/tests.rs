@@ -103,17 +103,17 @@ async fn a_server_without_a_free_connection_says_so() {
 }
 
 #[tokio::test]
-async fn rights_that_are_missing_are_named_and_those_named_are_enough() {
+async fn what_to_do_about_missing_rights_is_said_and_those_of_the_schema_are_enough() {
     let server = MariaDb::start(MariaDbOptions::new());
     server.sql("CREATE USER app@127.0.0.1; GRANT SELECT ON tenure.* TO app@127.0.0.1");
     let url = server.url_as("app", "", "tenure");
     let error = fails(&url).await;
-    says(&error, ErrorKind::Backend, &["tenure migrate", "GRANT SELECT, INSERT, UPDATE, DELETE ON `tenure`.tenure_name"]);
+    says(&error, ErrorKind::Backend, &["tenure migrate", "tenure schema", "\"app\""]);
 
     // May make tables, but no procedures.
     server.sql("GRANT CREATE, INSERT, UPDATE ON tenure.* TO app@127.0.0.1");
     let error = fails(&url).await;
-    says(&error, ErrorKind::Backend, &["tenure migrate", "GRANT EXECUTE ON PROCEDURE `tenure`.tenure_ask"]);
+    says(&error, ErrorKind::Backend, &["tenure migrate", "tenure schema"]);
 
     crate::migrate(&server.url().parse().unwrap()).await.unwrap();
     server.sql("REVOKE ALL, GRANT OPTION FROM app@127.0.0.1");

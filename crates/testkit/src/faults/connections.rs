@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tenure_core::{ErrorKind, Event, Instant, Phase};
 
-use super::record::expect_sound_but_order;
 use super::{Crowd, Database as _, LONG, Record, Stage, Store, Wish, client, leaves_nothing, line_is};
+use crate::history::expect_sound_but_order;
 use crate::proxy::{Cut, Which};
 use crate::{Shape, eventually, eventually_async, in_time};
 

@@ -3,9 +3,8 @@
 
 use std::time::Duration;
 
-use super::record::expect_sound_but_order;
 use super::{Database as _, Store, Wish, client, leaves_nothing, second};
-use crate::history::History;
+use crate::history::{History, expect_sound_but_order};
 use crate::taker::{Order, Reply, Wanted};
 use crate::{Shape, eventually};
 

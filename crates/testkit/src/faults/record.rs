@@ -12,7 +12,9 @@ use tokio::task::JoinHandle;
 
 use super::LONG;
 use crate::fenced::FencedFile;
-use crate::history::{History, Kind, Mode, Op, Phase, Recorder, Task, Violation, check, expect_sound};
+use crate::history::{
+    History, Kind, Mode, Op, Phase, Recorder, Task, Violation, check, expect_sound, expect_sound_but_order,
+};
 use crate::{Held, Lock, Options as _, Shape, eventually, in_time};
 
 /// What is on record: a history, and a resource that refuses lower tokens and records its writes too.
@@ -94,15 +96,6 @@ impl Record {
             }
         }
     }
-}
-
-/// All that is promised was kept, but for the order of the line.
-#[track_caller]
-pub(crate) fn expect_sound_but_order(history: &History) {
-    assert!(history.grants() > 0, "a history without a grant proves nothing");
-    let mut broken = check(history).err().unwrap_or_default();
-    broken.retain(|broken| broken.property != "P5");
-    assert!(broken.is_empty(), "{broken:#?}");
 }
 
 /// A hold whose every step is recorded.

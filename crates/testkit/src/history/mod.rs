@@ -23,7 +23,7 @@ mod event;
 mod hold;
 mod recorder;
 
-pub use check::{LOSS_NOTICE, Violation, check, expect_sound};
+pub use check::{LOSS_NOTICE, Violation, check, expect_sound, expect_sound_but_order};
 pub use event::{Event, Kind, Mode, Op, Phase};
 pub use hold::{Hold, Segment};
 pub use recorder::{Recorder, Task};
