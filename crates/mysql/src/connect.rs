@@ -105,6 +105,9 @@ async fn apply(conn: &mut Conn, settings: &Settings) -> mysql_async::Result<()> 
     }
     if settings.liveness == Liveness::Session {
         let (server, _) = examine::look(conn, &examine::Runs::default()).await?;
+        if server.is_on("wsrep_on") {
+            return Ok(()); // a cluster cannot have them, and is refused with words
+        }
         for statement in session::statements(&settings.prefix, server.dialect) {
             conn.query_drop(statement).await?;
         }

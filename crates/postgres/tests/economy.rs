@@ -115,10 +115,10 @@ async fn a_client_with_many_waiters_makes_itself_heard_with_one_statement() {
         waiting.spawn(async move { mutex.lock().await.unwrap() });
     }
     line_is(&server, 100).await;
-    // Each says so when it is, on the connection for that.
+    // Each says so when it is, on the connection for that, and then waits for whoever did not know.
     let told = || {
         let log = server.log();
-        let says_so = sent(&log).filter(|(_, statement)| statement.contains("SET listens = true"));
+        let says_so = sent(&log).filter(|(_, statement)| statement.contains("FOR SHARE"));
         says_so.map(|(pid, _)| pid).collect::<HashSet<_>>().len()
     };
     eventually("both are told", || told() == 2).await;

@@ -48,9 +48,10 @@ pub fn check(shown: &[Shown]) -> Result<(), String> {
         0 => 0,
         many => so_far[many - 1],
     };
-    // When somebody first showed a token that may have been taken.
+    // When somebody first showed a token. Whatever was said of it: a fence that gets no answer asks again, and what it then
+    // finds superseded may have been taken the first time.
     let mut first: HashMap<u64, u64> = HashMap::new();
-    for it in shown.iter().filter(|it| !matches!(it.said, Said::Stale(_))) {
+    for it in shown {
         first.entry(it.token).and_modify(|start| *start = it.start.min(*start)).or_insert(it.start);
     }
     for it in shown {
@@ -74,7 +75,7 @@ pub fn check(shown: &[Shown]) -> Result<(), String> {
 /// What the fence must remember in the end: at least the highest that was accepted, and nothing that nobody has shown.
 pub fn check_end(shown: &[Shown], highest: Option<u64>) -> Result<(), String> {
     let least = shown.iter().filter(|it| it.said == Said::Accepted).map(|it| it.token).max();
-    let is_known = |token| shown.iter().any(|it| it.token == token && !matches!(it.said, Said::Stale(_)));
+    let is_known = |token| shown.iter().any(|it| it.token == token);
     match highest {
         found if found < least => Err(format!("it remembers {found:?}, and {least:?} was accepted")),
         Some(found) if !is_known(found) => Err(format!("it remembers {found}, which nobody has shown")),
@@ -110,7 +111,7 @@ mod tests {
 
     #[test]
     fn the_end_is_what_was_accepted() {
-        let all = [shown(0, 10, 7, Said::Accepted), shown(0, 10, 9, Said::Unknown), shown(0, 1, 8, Said::Stale(9))];
+        let all = [shown(0, 10, 7, Said::Accepted), shown(0, 10, 9, Said::Unknown)];
         assert!(check_end(&all, Some(7)).is_ok() && check_end(&all, Some(9)).is_ok());
         assert!(check_end(&all, Some(8)).is_err() && check_end(&all, Some(6)).is_err() && check_end(&all, None).is_err());
         assert!(check_end(&[], None).is_ok());
