@@ -23,7 +23,6 @@ DECLARE
   idle boolean;
   enters boolean;
   waits boolean := false;
-  grants boolean := false;
   says bigint[];
   answer bigint[] := '{}';
 BEGIN
@@ -43,7 +42,6 @@ BEGIN
     ELSE
       IF n.opens <= now_us OR n.line > 0 THEN
         n := {sweep}(n, now_us, heard);
-        grants := grants OR n IS DISTINCT FROM was;
       END IF;
       idle := n.held + n.line = 0;
       IF NOT idle THEN
@@ -83,7 +81,6 @@ BEGIN
               IF n.held = 0 THEN
                 n.oldest := n.number;
               END IF;
-              grants := true;
               n.last := next;
               n.held := n.held + 1;
               n.taken := n.taken + takes[i];
@@ -113,11 +110,6 @@ BEGIN
   END LOOP;
   IF waits THEN
     PERFORM {hear}(me, is_listening, alive_for, now_us, alive_for * 3 / 4);
-  END IF;
-  IF NOT grants THEN
-    -- A place in line need not outlive a crash of the server: whoever had it is told that it is gone, and asks again. So nobody
-    -- waits for the disk here, and the next hand-over does not queue behind that.
-    SET LOCAL synchronous_commit = off;
   END IF;
   RETURN answer;
 END $$;
