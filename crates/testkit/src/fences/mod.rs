@@ -1,4 +1,4 @@
-//! The suite every fence must pass: write a [`FenceHarness`] of a few lines, and [`fences!`](crate::fences) makes one real test of
+//! The suite every fence must pass: write a [`FenceHarness`] of a few lines, and [`fences!`](macro@crate::fences) makes one real test of
 //! every promise for it.
 //!
 //! - `list`: the cases, which exist once; `cases`: what they do, compiled once for all stores
