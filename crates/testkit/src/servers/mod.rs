@@ -35,6 +35,7 @@ mod site;
 mod skew;
 mod template;
 mod tls;
+pub mod zookeeper;
 
 pub use backup::Backup;
 pub(crate) use port::Port;
