@@ -12,6 +12,9 @@ use crate::servers::process::demand;
 /// ZooKeeper itself, whose manifest names what else it needs; and what prints its log.
 const JARS: [(&str, &str); 2] = [("zookeeper.jar", "libzookeeper-java"), ("slf4j-simple.jar", "libslf4j-java")];
 
+/// What its manifest forgets, and only TLS needs.
+const JARS_FOR_TLS: [(&str, &str); 2] = [("netty-codec.jar", "libnetty-java"), ("netty-resolver.jar", "libnetty-java")];
+
 /// Where Debian's packages put their jars.
 const JARS_IN: &str = "/usr/share/java";
 
@@ -34,7 +37,8 @@ pub(super) fn class_path(jars: &[(&str, &str)]) -> String {
 /// The arguments of `java` before the class to run.
 pub(super) fn java(options: &ZooKeeperOptions, dir: &Path) -> Vec<OsString> {
     let mut args: Vec<String> = JAVA.map(str::to_owned).into();
-    args.extend(["-cp".to_owned(), class_path(&JARS)]);
+    let more: &[_] = if options.tls.is_some() { &JARS_FOR_TLS } else { &[] };
+    args.extend(["-cp".to_owned(), class_path(&[&JARS, more].concat())]);
     // Parents that nobody needs go soon, and not after a minute.
     args.push("-Dznode.container.checkIntervalMs=500".to_owned());
     if let Some(password) = &options.superuser {
