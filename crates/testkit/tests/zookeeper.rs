@@ -3,9 +3,10 @@
 mod orphan;
 
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
-use tenure_testkit::eventually;
-use tenure_testkit::servers::zookeeper::{ClientCertificate, Ensemble, ZooKeeper, ZooKeeperOptions};
+use tenure_testkit::servers::zookeeper::{ClientCertificate, Curator, Ensemble, Recipe, ZooKeeper, ZooKeeperOptions};
+use tenure_testkit::{LIMIT, eventually};
 
 #[test]
 fn a_server_serves_and_ends_with_its_handle() {
@@ -88,4 +89,27 @@ fn with_tls_it_shows_its_certificate_and_may_demand_one() {
         openssl.arg("-cert").arg(&pem.client).arg("-key").arg(&pem.client_key);
         assert!(openssl.status().unwrap().success());
     }
+}
+
+#[test]
+fn two_curators_exclude_each_other() {
+    let zookeeper = ZooKeeper::shared();
+    let [one, two] = [(); 2].map(|()| Curator::start(&zookeeper.address().to_string(), Duration::from_secs(2)));
+    one.lock(Recipe::Mutex, "/mutex");
+    assert!(!two.try_lock(Recipe::Mutex, "/mutex", Duration::from_millis(100)));
+    two.begin(Recipe::Mutex, "/mutex", LIMIT);
+    assert_eq!(two.has_locked(Duration::from_millis(100)), None);
+    one.release(Recipe::Mutex, "/mutex");
+    assert_eq!(two.has_locked(LIMIT), Some(true));
+    two.release(Recipe::Mutex, "/mutex");
+
+    for curator in [&one, &two] {
+        curator.lock(Recipe::Read, "/pair");
+        curator.lock(Recipe::Permit(2), "/permits");
+    }
+    two.release(Recipe::Read, "/pair");
+    assert!(!two.try_lock(Recipe::Write, "/pair", Duration::from_millis(100)));
+    two.begin(Recipe::Write, "/pair", LIMIT);
+    one.kill(); // its session expires
+    assert_eq!(two.has_locked(LIMIT), Some(true));
 }

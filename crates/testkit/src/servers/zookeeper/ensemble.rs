@@ -45,13 +45,18 @@ impl Ensemble {
 
     /// `zk://` and all members.
     pub fn url(&self) -> String {
-        format!("zk://{}", self.hosts(CLIENTS))
+        format!("zk://{}", self.hosts())
+    }
+
+    /// All members, as other clients want them: `h1:p1,h2:p2,h3:p3`.
+    pub fn hosts(&self) -> String {
+        self.hosts_with(CLIENTS)
     }
 
     /// `zks://` and all members; panics unless they speak TLS.
     pub fn tls_url(&self) -> String {
         let _there = self.certificates();
-        format!("zks://{}", self.hosts(TLS))
+        format!("zks://{}", self.hosts_with(TLS))
     }
 
     /// All members; kill, pause and restart them as any [`ZooKeeper`].
@@ -148,7 +153,7 @@ impl Ensemble {
         self.site.heal(number);
     }
 
-    fn hosts(&self, port: usize) -> String {
+    fn hosts_with(&self, port: usize) -> String {
         let hosts: Vec<String> = self.members.iter().map(|member| member.spot.for_clients(port).to_string()).collect();
         hosts.join(",")
     }

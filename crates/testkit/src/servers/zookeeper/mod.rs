@@ -3,10 +3,12 @@
 //! It is started by `java` itself, without the scripts of its package, whose daemon would come with them.
 
 mod config;
+mod curator;
 mod ensemble;
 mod options;
 
 pub use super::ClientCertificate;
+pub use curator::{Curator, Recipe};
 pub use ensemble::Ensemble;
 pub use options::ZooKeeperOptions;
 
