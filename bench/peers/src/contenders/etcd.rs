@@ -168,9 +168,11 @@ impl Lock for EtcdctlLock {
         F: Future + Send + 'static,
         F::Output: Send + 'static,
     {
-        let mut command = Command::new("etcdctl");
-        command.env("ETCDCTL_API", "3").args([&self.endpoints, "lock", &format!("--ttl={}", TTL.as_secs()), &self.name]);
-        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().map_err(Failure::broken)?;
+        // This process is killed when its visit is over, and those who wait must not go on.
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL", "etcdctl", &self.endpoints, "lock"]).env("ETCDCTL_API", "3");
+        command.arg(format!("--ttl={}", TTL.as_secs())).arg(&self.name).stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut child = command.spawn().map_err(Failure::broken)?;
         let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
         let key = lines.next_line().await.map_err(Failure::broken)?;
         key.ok_or_else(|| Failure::broken("etcdctl ended without the lock"))?;
