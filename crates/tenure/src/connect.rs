@@ -106,33 +106,10 @@ pub async fn connect(url: impl AsRef<str>) -> Result<Client> {
     }
 }
 
-/// The schemes this build can keep a fence in.
-pub const FENCE_SCHEMES: &[&str] = &[
-    "memory",
-    FileFence::SCHEME,
-    #[cfg(feature = "sqlite")]
-    "sqlite",
-    #[cfg(feature = "redis")]
-    "redis",
-    #[cfg(feature = "redis")]
-    "rediss",
-    #[cfg(feature = "redis")]
-    "redis+sentinel",
-    #[cfg(feature = "redis")]
-    "rediss+sentinel",
-    #[cfg(feature = "redis")]
-    "redis+cluster",
-    #[cfg(feature = "redis")]
-    "rediss+cluster",
-    #[cfg(feature = "postgres")]
-    "postgres",
-    #[cfg(feature = "postgres")]
-    "postgresql",
-    #[cfg(feature = "mysql")]
-    "mysql",
-    #[cfg(feature = "mysql")]
-    "mariadb",
-];
+/// The schemes this build can keep a fence in: those of its stores, but for Redlock, which keeps none; and a file.
+pub fn fence_schemes() -> impl Iterator<Item = &'static str> {
+    SCHEMES.iter().copied().filter(|scheme| !scheme.ends_with("redlock")).chain([FileFence::SCHEME])
+}
 
 /// Opens a fence: what refuses holders that come too late, at the resource, with no lock store in reach. See [`mod@crate::fence`].
 ///
@@ -175,7 +152,7 @@ pub async fn fence(url: impl AsRef<str>) -> Result<Arc<dyn Fence>> {
         #[cfg(feature = "mysql")]
         scheme if tenure_mysql::SCHEMES.contains(&scheme) => tenure_mysql::open_fence(&url).await,
         scheme => Err(Error::new(ErrorKind::BadUrl, format!("no fence has the scheme {scheme:?}"))
-            .with_hint(format!("This build knows: {}", FENCE_SCHEMES.join(", ")))),
+            .with_hint(format!("This build knows: {}", fence_schemes().collect::<Vec<_>>().join(", ")))),
     }
 }
 

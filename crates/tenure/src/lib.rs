@@ -34,7 +34,7 @@
 pub mod blocking;
 mod connect;
 
-pub use connect::{FENCE_SCHEMES, SCHEMES, abilities, connect, connect_default, fence, migrate, schema};
+pub use connect::{SCHEMES, abilities, connect, connect_default, fence, fence_schemes, migrate, schema};
 pub use tenure_core::*;
 
 /// What only PostgreSQL has: the row lock in your own transaction, and fenced writes.
