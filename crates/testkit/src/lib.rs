@@ -38,6 +38,7 @@ mod scene;
 mod seen;
 pub mod servers;
 pub mod shops;
+mod stopped;
 mod stress;
 pub mod suite;
 pub mod taker;
@@ -50,6 +51,7 @@ pub use lock::{Held, Lock, Options, Shape};
 pub use rng::Rng;
 pub use scene::{Need, Scene, run, run_as, serve};
 pub use seen::until_all_are_seen;
+pub use stopped::stop_between_writes;
 #[doc(hidden)]
 pub use tenure_core::Kind;
 pub use wait::{LIMIT, eventually, eventually_async, in_time};
