@@ -311,8 +311,21 @@ impl Live {
 
 /// Sends statements, and gives the rows of every result that has columns.
 pub(crate) async fn read_all(conn: &mut Conn, text: &str) -> mysql_async::Result<Rows> {
-    let mut results = conn.query_iter(text).await?;
+    match read_some(conn, text).await {
+        (sets, None) => Ok(sets),
+        (_, Some(failure)) => Err(failure),
+    }
+}
+
+/// The same, and what was answered before an error.
+pub(crate) async fn read_some(conn: &mut Conn, text: &str) -> (Rows, Option<mysql_async::Error>) {
     let mut sets = Vec::new();
+    let failure = read_into(conn, text, &mut sets).await.err();
+    (sets, failure)
+}
+
+async fn read_into(conn: &mut Conn, text: &str, sets: &mut Rows) -> mysql_async::Result<()> {
+    let mut results = conn.query_iter(text).await?;
     while !results.is_empty() {
         let has_columns = !results.columns_ref().is_empty();
         let rows = results.collect::<Row>().await?;
@@ -320,8 +333,7 @@ pub(crate) async fn read_all(conn: &mut Conn, text: &str) -> mysql_async::Result
             sets.push(rows);
         }
     }
-    results.drop_result().await?; // an error that came after the first result waits here, and a commit's is one
-    Ok(sets)
+    results.drop_result().await // an error that came after the first result waits here, and a commit's is one
 }
 
 /// A random while, growing with every failure: up to 20 ms after the first, never more than a second.

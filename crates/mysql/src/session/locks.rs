@@ -101,7 +101,11 @@ impl Session for Locks {
 
     fn try_lock<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Answer<Tried>> {
         Box::pin(async move {
-            let sets = self.wire.send("locking", self.texts.attempt(self.dialect, self.conn, claim)).await?;
+            let text = self.texts.attempt(self.dialect, self.conn, claim);
+            let sets = match self.dialect {
+                Dialect::MariaDb => self.wire.send_one("locking", text).await?,
+                Dialect::MySql => self.wire.send("locking", text).await?, // draws its token with statements of their own
+            };
             self.tried(&sets, "locking")
         })
     }
@@ -122,7 +126,11 @@ impl Session for Locks {
     fn unlock<'a>(&'a self, claim: &'a Claim, held: Held) -> BoxFuture<'a, Answer<()>> {
         Box::pin(async move {
             let is_shown = held.shown || self.is_shown.load(Ordering::Relaxed);
-            let sets = self.wire.send("unlocking", self.texts.unlock(self.conn, claim, is_shown)).await?;
+            let text = self.texts.unlock(self.conn, claim, is_shown);
+            let sets = match is_shown {
+                true => self.wire.send("unlocking", text).await?, // and hides it, which answers with no rows
+                false => self.wire.send_one("unlocking", text).await?,
+            };
             match sets.first().and_then(|rows| rows.first()).and_then(|row| number(row, 1)) {
                 Some(1) => Ok(()),
                 _ => Err(nonsense("unlocking")),
