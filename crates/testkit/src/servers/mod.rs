@@ -1,4 +1,5 @@
-//! Real servers, started from their Debian packages in a temporary directory on free ports of 127.0.0.1.
+//! Real servers, started from their Debian packages in a temporary directory on free ports of 127.0.0.1, or in networks of
+//! their own.
 //!
 //! ```no_run
 //! use tenure_testkit::servers::redis::{Redis, RedisOptions};
@@ -22,14 +23,19 @@
 mod account;
 mod backup;
 mod disk;
+pub mod etcd;
 pub mod mariadb;
+mod network;
 mod port;
 pub mod postgres;
+mod probe;
 mod process;
 pub mod redis;
+mod site;
 mod skew;
 mod template;
 mod tls;
+pub mod zookeeper;
 
 pub use backup::Backup;
 pub(crate) use port::Port;

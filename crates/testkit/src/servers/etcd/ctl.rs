@@ -1,0 +1,69 @@
+//! etcd's own command, and the users that are made with it.
+
+use std::process::Command;
+
+use super::super::process::demand;
+use super::{Certificates, Etcd, EtcdOptions};
+
+/// `etcd://` or `etcds://`, root's password if there is one, and where they listen.
+pub(super) fn url_of(options: &EtcdOptions, members: &[Etcd]) -> String {
+    let who = options.password.as_ref().map(|password| format!("root:{password}@")).unwrap_or_default();
+    url_as(options, &who, members)
+}
+
+/// The same with another user: `alice:secret@`.
+pub(super) fn url_as(options: &EtcdOptions, who: &str, members: &[Etcd]) -> String {
+    format!("{}://{who}{}", if options.tls.is_some() { "etcds" } else { "etcd" }, hosts_of(members))
+}
+
+/// `etcdctl` with all it must know.
+pub(super) fn command(options: &EtcdOptions, pem: Option<&Certificates>, members: &[Etcd], args: &[&str]) -> Command {
+    demand("etcdctl", "etcd-client");
+    let mut command = Command::new("etcdctl");
+    command.env("ETCDCTL_API", "3").arg(format!("--endpoints={}", hosts_of(members)));
+    if let Some(pem) = pem {
+        command.arg("--cacert").arg(&pem.ca).arg("--cert").arg(&pem.client).arg("--key").arg(&pem.client_key);
+    }
+    if let Some(password) = &options.password {
+        // Root is made while nobody has to say who he is, and to say it then is harmless.
+        command.env("ETCDCTL_USER", format!("root:{password}"));
+    }
+    command.args(args);
+    command
+}
+
+/// Runs it to its end and returns what it printed; panics if it failed.
+#[track_caller]
+pub(super) fn run(mut command: Command) -> String {
+    let output = command.output().expect("it is installed");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{:?}: {}\n{said}", command.get_args(), output.status);
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Makes the users, and has everybody say who he is from then on.
+pub(super) fn authenticate(options: &EtcdOptions, etcdctl: impl Fn(&[&str]) -> Command) {
+    let Some(password) = &options.password else {
+        assert!(options.users.is_empty(), "etcd wants a root before it knows others: give a `password` too");
+        return;
+    };
+    let nobody = |args: &[&str]| {
+        let mut command = etcdctl(args);
+        command.env_remove("ETCDCTL_USER");
+        run(command);
+    };
+    nobody(&["user", "add", &format!("root:{password}")]);
+    nobody(&["user", "grant-role", "root", "root"]);
+    for user in &options.users {
+        nobody(&["user", "add", &format!("{}:{}", user.name, user.password)]);
+        nobody(&["role", "add", &user.name]);
+        nobody(&["role", "grant-permission", &user.name, "readwrite", "--prefix=true", &user.prefix]);
+        nobody(&["user", "grant-role", &user.name, &user.name]);
+    }
+    nobody(&["auth", "enable"]);
+}
+
+fn hosts_of(members: &[Etcd]) -> String {
+    let hosts: Vec<String> = members.iter().map(|member| member.address().to_string()).collect();
+    hosts.join(",")
+}

@@ -1,0 +1,27 @@
+//! Questions to a server that may be dead, paused or cut off: each has a limit, and no answer is an answer.
+
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+/// How long one question may take. A server that is merely slow is asked again by whoever waits.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// Sends some bytes on a connection of its own and reads until the server closes it; nothing if that does not go well.
+pub(crate) fn ask(at: SocketAddr, question: &[u8]) -> Option<String> {
+    let mut stream = TcpStream::connect_timeout(&at, PATIENCE).ok()?;
+    stream.set_read_timeout(Some(PATIENCE)).ok()?;
+    stream.set_write_timeout(Some(PATIENCE)).ok()?;
+    stream.write_all(question).ok()?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).ok()?;
+    Some(String::from_utf8_lossy(&answer).into_owned())
+}
+
+/// The body of what plain HTTP gives for a path; nothing unless the status is 200.
+pub(crate) fn http_get(at: SocketAddr, path: &str) -> Option<String> {
+    // 1.0: then the body is not cut into chunks, and ends with the connection.
+    let answer = ask(at, format!("GET {path} HTTP/1.0\r\nHost: {at}\r\n\r\n").as_bytes())?;
+    let (head, body) = answer.split_once("\r\n\r\n")?;
+    (head.split(' ').nth(1) == Some("200")).then(|| body.to_owned())
+}

@@ -1,0 +1,115 @@
+//! The launcher of ZooKeeper does what it says: members serve, remember, follow another leader, and can be cut off.
+
+mod orphan;
+
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use tenure_testkit::servers::zookeeper::{ClientCertificate, Curator, Ensemble, Recipe, ZooKeeper, ZooKeeperOptions};
+use tenure_testkit::{LIMIT, eventually};
+
+#[test]
+fn a_server_serves_and_ends_with_its_handle() {
+    let zookeeper = ZooKeeper::start(ZooKeeperOptions::new().superuser("secret").sasl_user("alice", "wonder"));
+    assert_eq!(zookeeper.mode().as_deref(), Some("standalone"));
+    assert!(zookeeper.count("zk_znode_count") > 0);
+    let (pid, dir, url) = (zookeeper.pid(), zookeeper.dir().to_owned(), zookeeper.url());
+    zookeeper.kill();
+    assert!(!zookeeper.is_alive() && !zookeeper.is_healthy());
+    zookeeper.restart();
+    assert!(zookeeper.pid() != pid && zookeeper.url() == url && zookeeper.is_healthy());
+    zookeeper.pause();
+    assert!(zookeeper.is_alive() && !zookeeper.is_healthy());
+    zookeeper.resume();
+    let pid = zookeeper.pid();
+    drop(zookeeper);
+    assert!(!orphan::is_running(pid) && !dir.exists());
+}
+
+#[tokio::test]
+async fn a_member_ends_with_the_test_that_was_killed() {
+    orphan::leaves_nothing("orphaned").await;
+}
+
+#[test]
+fn orphaned() {
+    if orphan::is_one() {
+        let ensemble = Ensemble::start();
+        orphan::live(ensemble.member(1).pid(), ensemble.member(1).dir());
+    }
+}
+
+#[test]
+fn another_leads_when_the_leader_is_killed() {
+    let ensemble = Ensemble::start();
+    let first = ensemble.leader();
+    ensemble.member(first).kill();
+    let second = ensemble.leader_after(first);
+    ensemble.member(first).restart();
+    ensemble.wait_healthy();
+    assert_eq!(ensemble.leader(), second);
+    ensemble.restart_all();
+    ensemble.leader();
+}
+
+#[tokio::test]
+async fn another_leads_when_the_leader_is_cut_off_and_it_follows_when_it_is_back() {
+    let ensemble = Ensemble::start();
+    let first = ensemble.leader();
+    ensemble.cut(first);
+    let second = ensemble.leader_after(first);
+    assert!(ensemble.member(first).is_alive() && !ensemble.member(first).is_healthy());
+    ensemble.heal(first);
+    ensemble.wait_healthy();
+    assert_eq!(ensemble.member(first).mode().as_deref(), Some("follower"));
+
+    ensemble.cut_peers(second);
+    ensemble.leader_after(second);
+    // It is there, and knows that it is alone.
+    eventually("it serves no more", || ensemble.member(second).four_letters("srvr").contains("not currently serving")).await;
+    ensemble.heal(second);
+    ensemble.wait_healthy();
+
+    let leader = ensemble.leader();
+    ensemble.cut_clients(leader);
+    assert!(!ensemble.member(leader).is_healthy());
+    ensemble.heal(leader);
+    assert_eq!(ensemble.leader(), leader);
+}
+
+#[test]
+fn with_tls_it_shows_its_certificate_and_may_demand_one() {
+    for clients in [ClientCertificate::Ignored, ClientCertificate::Demanded] {
+        let zookeeper = ZooKeeper::start(ZooKeeperOptions::new().tls(clients));
+        let pem = zookeeper.certificates();
+        let mut openssl = Command::new("openssl");
+        openssl.args(["s_client", "-verify_return_error", "-tls1_2", "-connect", &zookeeper.tls_address().to_string()]);
+        openssl.arg("-CAfile").arg(&pem.ca).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        assert_eq!(openssl.status().unwrap().success(), clients == ClientCertificate::Ignored);
+        openssl.arg("-cert").arg(&pem.client).arg("-key").arg(&pem.client_key);
+        assert!(openssl.status().unwrap().success());
+    }
+}
+
+#[test]
+fn two_curators_exclude_each_other() {
+    let zookeeper = ZooKeeper::shared();
+    let [one, two] = [(); 2].map(|()| Curator::start(&zookeeper.address().to_string(), Duration::from_secs(2)));
+    one.lock(Recipe::Mutex, "/mutex");
+    assert!(!two.try_lock(Recipe::Mutex, "/mutex", Duration::from_millis(100)));
+    two.begin(Recipe::Mutex, "/mutex", LIMIT);
+    assert_eq!(two.has_locked(Duration::from_millis(100)), None);
+    one.release(Recipe::Mutex, "/mutex");
+    assert_eq!(two.has_locked(LIMIT), Some(true));
+    two.release(Recipe::Mutex, "/mutex");
+
+    for curator in [&one, &two] {
+        curator.lock(Recipe::Read, "/pair");
+        curator.lock(Recipe::Permit(2), "/permits");
+    }
+    two.release(Recipe::Read, "/pair");
+    assert!(!two.try_lock(Recipe::Write, "/pair", Duration::from_millis(100)));
+    two.begin(Recipe::Write, "/pair", LIMIT);
+    one.kill(); // its session expires
+    assert_eq!(two.has_locked(LIMIT), Some(true));
+}
