@@ -29,6 +29,8 @@
 //! | `redis://host`, `redis+sentinel://`, `redis+cluster://`, `redlock://` | `redis` | everybody who can reach the servers |
 //! | `postgres://host/database` | `postgres` | everybody who can reach the database |
 //! | `mysql://host/database`, `mariadb://host/database` | `mysql` | everybody who can reach the database |
+//! | `zk://h1,h2,h3/chroot` | `zookeeper` | everybody who can reach the ensemble |
+//! | `etcd://h1,h2,h3` | `etcd` | everybody who can reach the cluster |
 //! | `memory://`, `memory://NAME` | always there | the tasks and threads of one process |
 
 pub mod blocking;
