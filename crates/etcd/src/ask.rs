@@ -1,0 +1,393 @@
+//! Asking: one transaction that puts a claim's key and reads what its entry depends on.
+//!
+//! Who can interleave: between the put and the reads nobody, as they are one transaction; so whoever is first in it holds, and whoever
+//! is not knows whom to watch. Sent twice, the second copy finds the key and only reads. A copy that arrives after the claim was
+//! ended finds the mark that its end has left. Another kind of the same name, or another number of permits, is a condition of the
+//! same step.
+
+use std::sync::Arc;
+
+use tenure_core::{Claim, Error, ErrorKind, Grant, Instant, Kind, Mode, Result, Token, Wait};
+
+use crate::codec::Value;
+use crate::ear::Told;
+use crate::error::{Failure, Next};
+use crate::inner::Inner;
+use crate::leases::OnLease;
+use crate::line::{Front, Seen, reads, seen};
+use crate::link::Answer;
+use crate::proto::*;
+use crate::schema::Place;
+use crate::table::{Entry, Stage};
+
+/// What came of asking.
+pub(crate) enum Asked {
+    Granted(Grant),
+    Queued(Front),
+    Busy,
+}
+
+/// An ask that was answered.
+struct Answered {
+    revision: i64,
+    succeeded: bool,
+    reads: Vec<Vec<KeyValue>>,
+}
+
+impl Inner {
+    /// Grants, or waits in line.
+    ///
+    /// # Cancel safety
+    /// Dropped, the claim may be in the store: end it by its id.
+    pub(crate) async fn acquire(self: &Arc<Self>, claim: &Claim, wait: Wait) -> Result<Option<Grant>> {
+        tokio::task::coop::consume_budget().await; // a task that locks in a loop must let others run
+        self.start();
+        let deadline = wait.deadline(Instant::now());
+        {
+            let mut table = self.table();
+            table.claims.entry(claim.id).or_insert_with(|| Entry::new(claim)).ending = false;
+        }
+        loop {
+            let asked = match wait {
+                Wait::No => self.try_once(claim).await?,
+                _ => self.ask_once(claim).await?,
+            };
+            let front = match asked {
+                Asked::Granted(grant) => return Ok(Some(grant)),
+                Asked::Busy => {
+                    let doubtful = self.table().claims.get(&claim.id).is_some_and(|entry| entry.doubtful);
+                    if doubtful {
+                        self.end(claim, std::time::Duration::ZERO).await?; // another copy of the ask may still arrive
+                    } else {
+                        self.forget(claim.id);
+                    }
+                    return Ok(None);
+                }
+                Asked::Queued(front) => front,
+            };
+            match self.wait_in_line(claim, front, deadline).await? {
+                Waited::Granted(grant) => return Ok(Some(grant)),
+                Waited::Over => {
+                    self.end(claim, std::time::Duration::ZERO).await?; // nobody has used it: it owes nobody a minimum hold
+                    return Ok(None);
+                }
+                Waited::Gone => {} // its place is lost: ask anew
+            }
+        }
+    }
+
+    /// Asks for a place in line, or more.
+    async fn ask_once(self: &Arc<Self>, claim: &Claim) -> Result<Asked> {
+        for _ in 0..4 {
+            let place = self.schema.place(&claim.name, claim.kind, claim.mode);
+            let (on, stale) = self.lease(claim).await?;
+            let key = self.enter(claim, &on);
+            let compare = self.conditions(claim, &key, place.others().map(|range| empty(&range)));
+            let line: Vec<RequestOp> = reads(&place, claim.kind, claim.mode, 0).into_iter().map(read).collect();
+            let Some(answer) = self.send(claim, &key, &place, &on, stale, compare, line).await? else { continue };
+            if !answer.succeeded {
+                match self.refused(claim, &key, &on, &answer)? {
+                    Some(_) => return self.look_again(claim, &place).await,
+                    None => {
+                        self.take_out(&key).await?;
+                        continue;
+                    }
+                }
+            }
+            self.joined(claim, answer.revision);
+            match seen(&self.schema, &place, claim.mode, &key, &answer.reads) {
+                Seen::Enter => {
+                    if let Some(grant) = self.granted(claim, answer.revision) {
+                        return Ok(Asked::Granted(grant));
+                    }
+                }
+                Seen::Behind(front) => return Ok(Asked::Queued(front)),
+                Seen::Gone => {}
+            }
+        }
+        Err(unsettled(claim))
+    }
+
+    /// Asks without a place in line: what does not get in leaves nothing.
+    async fn try_once(self: &Arc<Self>, claim: &Claim) -> Result<Asked> {
+        let place = self.schema.place(&claim.name, claim.kind, claim.mode);
+        let mut seen_at = None;
+        for _ in 0..8 {
+            let (on, stale) = self.lease(claim).await?;
+            let key = self.enter(claim, &on);
+            let free = match (claim.mode, seen_at) {
+                (Mode::Shared, None) => place.others().chain([place.writers.clone()]).map(|range| empty(&range)).collect(),
+                (_, None) => vec![empty(&place.name)],
+                // Nobody came since it was seen that there is room; if somebody left, there is more.
+                (_, Some(revision)) => {
+                    let others = place.others().map(|range| empty(&range));
+                    others.chain([nothing_since(&place.kind, revision)]).collect::<Vec<_>>()
+                }
+            };
+            let compare = self.conditions(claim, &key, free);
+            let Some(answer) = self.send(claim, &key, &place, &on, stale, compare, Vec::new()).await? else { continue };
+            if answer.succeeded {
+                self.joined(claim, answer.revision);
+                match self.granted(claim, answer.revision) {
+                    Some(grant) => return Ok(Asked::Granted(grant)),
+                    None => continue,
+                }
+            }
+            match self.refused(claim, &key, &on, &answer)? {
+                Some(true) => {
+                    return match self.look_again(claim, &place).await? {
+                        Asked::Queued(_) => {
+                            self.end(claim, std::time::Duration::ZERO).await?;
+                            Ok(Asked::Busy)
+                        }
+                        asked => Ok(asked),
+                    };
+                }
+                None => self.take_out(&key).await?,
+                _ if !has_room(self, claim, &place, &key, &answer.reads[3..]) => return Ok(Asked::Busy),
+                _ => seen_at = Some(answer.revision),
+            }
+        }
+        Ok(Asked::Busy)
+    }
+
+    /// Notes on which lease a claim is going to be, and under which key.
+    fn enter(&self, claim: &Claim, on: &OnLease) -> Vec<u8> {
+        let key = self.schema.key(claim, on.lease().id);
+        let mut table = self.table();
+        table.claims.entry(claim.id).or_insert_with(|| Entry::new(claim)).on = Some(on.clone());
+        table.name(claim.id, &key);
+        key
+    }
+
+    fn conditions(&self, claim: &Claim, key: &[u8], free: impl IntoIterator<Item = Compare>) -> Vec<Compare> {
+        let mut compare = vec![absent(key), absent(&self.schema.ended(claim.id))];
+        compare.extend(free);
+        compare
+    }
+
+    /// Sends an ask, and a keepalive beside it where the lease was not heard of for a while. `None`: the lease was gone, ask again.
+    #[expect(clippy::too_many_arguments, reason = "the parts of one transaction")]
+    async fn send(
+        &self,
+        claim: &Claim,
+        key: &[u8],
+        place: &Place,
+        on: &OnLease,
+        stale: bool,
+        compare: Vec<Compare>,
+        line: Vec<RequestOp>,
+    ) -> Result<Option<Answered>> {
+        let value = Value::of(claim).encode();
+        let mut success = vec![put(key, value, on.lease().id)];
+        success.extend(line);
+        let mut failure = vec![
+            read(RangeRequest::one(key)),
+            read(RangeRequest::one(&self.schema.ended(claim.id)).keys()),
+            read(RangeRequest::of(&place.name).oldest(3).keys()),
+        ];
+        failure.extend(reads(place, claim.kind, claim.mode, 0).into_iter().map(read));
+        let txn = TxnRequest { compare, success, failure };
+        let asking = self.txn("asking for a lock", txn);
+        let answer = if stale {
+            let (answer, kept) = tokio::join!(asking, self.keep_alive(on.lease(), &self.asks));
+            if let (Ok(_), Ok(false)) = (&answer, kept) {
+                return Ok(None); // its lease is over: another one
+            }
+            answer
+        } else {
+            asking.await
+        };
+        match answer {
+            Ok(Answer { value, clean, .. }) => {
+                if clean && let Some(entry) = self.table().claims.get_mut(&claim.id) {
+                    entry.doubtful = false;
+                }
+                let (revision, succeeded) = (value.revision(), value.succeeded);
+                Ok(Some(Answered { revision, succeeded, reads: value.reads() }))
+            }
+            Err(failure) if failure.next == Next::NoLease => {
+                self.lease_is_gone(on.lease());
+                Ok(None)
+            }
+            Err(failure) => Err(failure.error),
+        }
+    }
+
+    pub(crate) async fn txn(
+        &self,
+        doing: &str,
+        txn: TxnRequest,
+    ) -> std::result::Result<Answer<TxnResponse>, Failure> {
+        self.asks
+            .call(doing, |wire| {
+                let txn = txn.clone();
+                async move { wire.txn(txn).await }
+            })
+            .await
+    }
+
+    /// Why a transaction put nothing: `Some(true)`, the claim is there from before; `None`, on a lease that is not ours now, and it
+    /// was taken out; `Some(false)`, there is no room.
+    fn refused(&self, claim: &Claim, key: &[u8], on: &OnLease, answer: &Answered) -> Result<Option<bool>> {
+        let [own, ended, others, ..] = &answer.reads[..] else { return Err(unsettled(claim)) };
+        if let Some(kv) = own.first().filter(|kv| kv.key == key) {
+            if let Some(entry) = self.table().claims.get_mut(&claim.id) {
+                entry.revision = kv.create_revision;
+            }
+            return Ok((kv.lease == on.lease().id).then_some(true));
+        }
+        if !ended.is_empty() {
+            let what = "this claim was ended before its request arrived";
+            return Err(Error::new(ErrorKind::Unavailable, what).with_hint("Ask again: that is another claim"));
+        }
+        for kv in others {
+            let Some(parsed) = self.schema.parse(&kv.key) else { continue };
+            let of = |mode| if let Mode::Permits { of, .. } = mode { Some(of) } else { None };
+            if parsed.kind != claim.kind {
+                let what = format!("it is in use as {} and was now asked for as {}", parsed.kind, claim.kind);
+                return Err(mismatch(claim, what, KINDS));
+            }
+            if let (Some(ours), Some(theirs)) = (of(parsed.mode), of(claim.mode))
+                && ours != theirs
+            {
+                let what = format!("the semaphore is in use with {ours} permits, and was now asked for with {theirs}");
+                return Err(mismatch(claim, what, NUMBERS));
+            }
+        }
+        Ok(Some(false))
+    }
+
+    /// An earlier copy of the ask put the key on a lease that is over by now: it would vanish under whoever relies on it.
+    async fn take_out(&self, key: &[u8]) -> Result<()> {
+        let request = DeleteRangeRequest { key: key.to_vec(), range_end: Vec::new() };
+        let deleted = self.asks.call("asking for a lock", |wire| {
+            let request = request.clone();
+            async move { wire.delete(request).await }
+        });
+        Ok(deleted.await.map(drop)?)
+    }
+
+    /// A claim that is in line already: how it stands.
+    async fn look_again(self: &Arc<Self>, claim: &Claim, place: &Place) -> Result<Asked> {
+        let revision = self.table().claims.get(&claim.id).map_or(0, |entry| entry.revision);
+        self.joined(claim, revision);
+        let (looked, revision) = self.look(claim, place).await?;
+        match looked {
+            Seen::Enter => match self.granted(claim, revision) {
+                Some(grant) => Ok(Asked::Granted(grant)),
+                None => Err(unsettled(claim)),
+            },
+            Seen::Behind(front) => Ok(Asked::Queued(front)),
+            Seen::Gone => Err(unsettled(claim)),
+        }
+    }
+
+    /// Looks how a claim stands that is in line, and gives the revision that is its token if it is in.
+    ///
+    /// An rw lock's claim is written anew with it: somebody may have become the writer since it joined, with a higher token than
+    /// its place in line has.
+    pub(crate) async fn look(
+        &self,
+        claim: &Claim,
+        place: &Place,
+    ) -> std::result::Result<(Seen, i64), Failure> {
+        let (key, revision) = {
+            let table = self.table();
+            let Some(entry) = table.claims.get(&claim.id) else { return Ok((Seen::Gone, 0)) };
+            (entry.key.clone(), entry.revision)
+        };
+        let mut success = Vec::new();
+        if claim.kind == Kind::RwLock {
+            success.push(rewrite(&key, Value::of(claim).encode()));
+        }
+        success.extend(reads(place, claim.kind, claim.mode, revision).into_iter().map(read));
+        let txn = TxnRequest { compare: vec![created_at(&key, revision)], success, failure: Vec::new() };
+        let answer = self.txn("looking at the line", txn).await?.value;
+        if !answer.succeeded {
+            return Ok((Seen::Gone, 0));
+        }
+        let token = if claim.kind == Kind::RwLock { answer.revision() } else { revision };
+        Ok((seen(&self.schema, place, claim.mode, &key, &answer.reads()), token))
+    }
+
+    /// A claim is in line.
+    fn joined(self: &Arc<Self>, claim: &Claim, revision: i64) {
+        let mut table = self.table();
+        let Some(entry) = table.claims.get_mut(&claim.id) else { return };
+        (entry.revision, entry.stage) = (revision, Stage::Waiting);
+        let key = entry.key.clone();
+        let keep_by = entry.on.as_ref().map(|on| on.lease().base() + claim.ttl / 3);
+        drop(table);
+        self.ear.own(&key, claim.id, revision);
+        if let Some(keep_by) = keep_by {
+            self.beat_by(keep_by);
+        }
+    }
+
+    /// A claim is in: its window, as its lease has it. `None` if that is over, and then it is as if it had never been asked for.
+    pub(crate) fn granted(&self, claim: &Claim, token: i64) -> Option<Grant> {
+        let mut table = self.table();
+        let entry = table.claims.get_mut(&claim.id)?;
+        let lease = entry.on.as_ref().map(|on| Arc::clone(on.lease()))?;
+        let now = Instant::now();
+        let until = claim.window(lease.base());
+        if lease.is_dead() || until <= now {
+            return None;
+        }
+        entry.stage = Stage::Held { since: now };
+        entry.expires = lease.base() + claim.ttl + claim.lock_delay;
+        let expires = entry.expires;
+        drop(table);
+        self.beat_by(expires);
+        Some(Grant { token: Token::new(token as u64), until })
+    }
+}
+
+/// Whether there may be room, by what a refused try has read.
+fn has_room(inner: &Inner, claim: &Claim, place: &Place, key: &[u8], line: &[Vec<KeyValue>]) -> bool {
+    match (claim.mode, line) {
+        (Mode::Exclusive, _) => false,
+        (Mode::Shared, line) => seen(&inner.schema, place, claim.mode, key, line) == Seen::Enter,
+        (Mode::Permits { .. }, [line]) => {
+            let mut with_me = line.clone();
+            with_me.push(KeyValue { key: key.to_vec(), create_revision: i64::MAX, ..Default::default() });
+            seen(&inner.schema, place, claim.mode, key, &[with_me]) == Seen::Enter
+        }
+        _ => false,
+    }
+}
+
+fn mismatch(claim: &Claim, what: String, hint: &str) -> Error {
+    Error::new(ErrorKind::Mismatch, what).with_name(&claim.name).with_hint(hint)
+}
+
+fn unsettled(claim: &Claim) -> Error {
+    Error::new(ErrorKind::Unavailable, "the claim's lease ended again and again while it was asked for")
+        .with_name(&claim.name)
+        .with_hint("Ask again; is the ttl shorter than what the cluster takes to answer?")
+}
+
+const KINDS: &str = "All kinds share one space of names: use the same kind everywhere, or another name";
+const NUMBERS: &str = "Use the same number everywhere; it can change once nobody holds or waits";
+
+/// What became of waiting.
+pub(crate) enum Waited {
+    Granted(Grant),
+    /// Its time is over.
+    Over,
+    /// Its key is gone.
+    Gone,
+}
+
+/// Whether what was told may mean that the claim gets in.
+pub(crate) fn matters(claim: &Claim, front: &Front, told: &Told) -> bool {
+    match told {
+        Told::Live | Told::Gone => true,
+        // A reader's writer became a reader.
+        Told::Put(kv) if claim.mode == Mode::Shared => Value::decode(&kv.value).shared,
+        // The waiter in front was let in: now it is the first who waits. To the first, who watches all, a newcomer is nothing.
+        Told::Put(_) => front.to.is_empty() && matches!(claim.mode, Mode::Permits { .. }),
+        Told::Refused(_) => false,
+    }
+}
