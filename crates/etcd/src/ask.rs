@@ -7,13 +7,14 @@
 
 use std::sync::Arc;
 
-use tenure_core::{Claim, Error, ErrorKind, Grant, Instant, Kind, Mode, Result, Token, Wait};
+use tenure_core::{Claim, Error, ErrorKind, Grant, Instant, Kind, Mode, Result, Token, Wait, margin};
 
 use crate::codec::Value;
+use crate::config::Layout;
 use crate::ear::Told;
 use crate::error::{Failure, Next};
 use crate::inner::Inner;
-use crate::leases::OnLease;
+use crate::leases::{OnLease, seconds, waiting_seconds};
 use crate::line::{Front, Seen, reads, seen};
 use crate::link::Answer;
 use crate::proto::*;
@@ -285,27 +286,60 @@ impl Inner {
 
     /// Looks how a claim stands that is in line, and gives the revision that is its token if it is in.
     ///
-    /// An rw lock's claim is written anew with it: somebody may have become the writer since it joined, with a higher token than
-    /// its place in line has.
-    pub(crate) async fn look(
+    /// The first look also moves it to the short lease of those who wait. An rw lock's claim is written anew with every look, on
+    /// the lease of its ttl: somebody may have become the writer since it joined, with a higher token than its place in line has.
+    pub(crate) async fn look(&self, claim: &Claim, place: &Place) -> std::result::Result<(Seen, i64), Failure> {
+        let is_rw = claim.kind == Kind::RwLock;
+        let seconds = if is_rw { seconds(claim) } else { waiting_seconds(claim) };
+        let (looked, token) = self.look_from(claim, place, seconds, is_rw).await?;
+        if is_rw && matches!(looked, Seen::Behind(_)) && waiting_seconds(claim) < seconds {
+            return self.look_from(claim, place, waiting_seconds(claim), is_rw).await; // it waits on: on the short lease
+        }
+        Ok((looked, token))
+    }
+
+    async fn look_from(
         &self,
         claim: &Claim,
         place: &Place,
+        seconds: u64,
+        write: bool,
     ) -> std::result::Result<(Seen, i64), Failure> {
-        let (key, revision) = {
+        let (key, revision, on) = {
             let table = self.table();
             let Some(entry) = table.claims.get(&claim.id) else { return Ok((Seen::Gone, 0)) };
-            (entry.key.clone(), entry.revision)
+            (entry.key.clone(), entry.revision, entry.on.clone())
         };
+        let moves = self.schema.layout == Layout::Tenure && !on.is_some_and(|on| on.lease().seconds == seconds);
+        let to = if moves { Some(self.lease_of(seconds, claim.handover_ttl).await?.0) } else { None };
         let mut success = Vec::new();
-        if claim.kind == Kind::RwLock {
-            success.push(rewrite(&key, Value::of(claim).encode()));
+        match &to {
+            Some(to) if write => success.push(put(&key, Value::of(claim).encode(), to.lease().id)),
+            Some(to) => success.push(moved(&key, to.lease().id)),
+            None if write => success.push(rewrite(&key, Value::of(claim).encode())),
+            None => {}
         }
         success.extend(reads(place, claim.kind, claim.mode, revision).into_iter().map(read));
         let txn = TxnRequest { compare: vec![created_at(&key, revision)], success, failure: Vec::new() };
-        let answer = self.txn("looking at the line", txn).await?.value;
+        let answer = match self.txn("looking at the line", txn).await {
+            Ok(answer) => answer.value,
+            Err(failure) if failure.next == Next::NoLease => {
+                if let Some(to) = &to {
+                    self.lease_is_gone(to.lease());
+                }
+                return Ok((Seen::Gone, 0));
+            }
+            Err(failure) => return Err(failure),
+        };
         if !answer.succeeded {
             return Ok((Seen::Gone, 0));
+        }
+        if let Some(to) = to {
+            let keep_by = to.lease().base() + claim.handover_ttl / 3;
+            if let Some(entry) = self.table().claims.get_mut(&claim.id) {
+                entry.on = Some(to);
+            }
+            self.beat_by(keep_by);
         }
         let token = if claim.kind == Kind::RwLock { answer.revision() } else { revision };
         Ok((seen(&self.schema, place, claim.mode, &key, &answer.reads()), token))
@@ -317,7 +351,7 @@ impl Inner {
         let Some(entry) = table.claims.get_mut(&claim.id) else { return };
         (entry.revision, entry.stage) = (revision, Stage::Waiting);
         let key = entry.key.clone();
-        let keep_by = entry.on.as_ref().map(|on| on.lease().base() + claim.ttl / 3);
+        let keep_by = entry.on.as_ref().map(|on| on.lease().base() + entry.trusted() / 3);
         drop(table);
         self.ear.own(&key, claim.id, revision);
         if let Some(keep_by) = keep_by {
@@ -331,12 +365,13 @@ impl Inner {
         let entry = table.claims.get_mut(&claim.id)?;
         let lease = entry.on.as_ref().map(|on| Arc::clone(on.lease()))?;
         let now = Instant::now();
-        let until = claim.window(lease.base());
+        let trusted = entry.trusted();
+        let until = lease.base() + (trusted - margin(trusted));
         if lease.is_dead() || until <= now {
             return None;
         }
-        entry.stage = Stage::Held { since: now };
-        entry.expires = lease.base() + claim.ttl + claim.lock_delay;
+        (entry.stage, entry.token) = (Stage::Held { since: now }, token);
+        entry.expires = lease.base() + trusted + claim.lock_delay;
         let expires = entry.expires;
         drop(table);
         self.beat_by(expires);

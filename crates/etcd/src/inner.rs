@@ -42,6 +42,9 @@ pub(crate) struct Inner {
     /// When the heart beats next, in nanoseconds.
     beats_at: AtomicU64,
     pub(crate) probes: AtomicU64,
+    pub(crate) probing: AtomicBool,
+    /// What is probed with.
+    pub(crate) number: u64,
 }
 
 impl Inner {
@@ -62,7 +65,9 @@ impl Inner {
             runs: AtomicBool::new(false),
             bell: Notify::new(),
             beats_at: AtomicU64::new(u64::MAX),
-            probes: AtomicU64::new(fresh_id() as u64 & !0xffff_ffff),
+            probes: AtomicU64::new(0),
+            probing: AtomicBool::new(false),
+            number: fresh_id() as u64,
             settings,
         }))
     }
@@ -108,13 +113,21 @@ impl Inner {
 
     /// The lease for a claim, and whether it should be kept alive along with the ask: its window would be short otherwise.
     pub(crate) async fn lease(&self, claim: &Claim) -> std::result::Result<(OnLease, bool), Failure> {
-        let seconds = seconds(claim);
+        self.lease_of(seconds(claim), claim.ttl).await
+    }
+
+    /// The lease of so many seconds, for somebody who trusts it for that long.
+    pub(crate) async fn lease_of(
+        &self,
+        seconds: u64,
+        ttl: Duration,
+    ) -> std::result::Result<(OnLease, bool), Failure> {
         if self.schema.layout == Layout::Concurrency {
             let lease = Arc::new(self.grant(seconds).await?); // its key is named by it, so it is the claim's alone
             return Ok((OnLease::of(&lease), false));
         }
         if let Some(on) = self.leases.get(seconds, Instant::now()) {
-            let old = Instant::now().since(on.lease().base()) > claim.ttl / 6;
+            let old = Instant::now().since(on.lease().base()) > ttl / 6;
             return Ok((on, old));
         }
         let _alone = self.leases.making.lock().await;
@@ -277,10 +290,11 @@ impl Inner {
                 Stage::Held { .. } | Stage::Closing => next = next.min(entry.expires),
                 Stage::Asking | Stage::Waiting => {
                     let Some(on) = &entry.on else { continue };
-                    let again = on.lease().base() + entry.claim.ttl / 3;
+                    let trusted = entry.trusted();
+                    let again = on.lease().base() + trusted / 3;
                     if again <= now {
                         due.insert(on.lease().id, on.clone());
-                        next = next.min(now + entry.claim.ttl / 24);
+                        next = next.min(now + trusted / 12);
                     }
                     next = next.min(again.max(now + Duration::from_millis(20)));
                 }

@@ -413,6 +413,11 @@ pub(crate) fn rewrite(key: &[u8], value: Vec<u8>) -> RequestOp {
     Op::Put(PutRequest { key: key.to_vec(), value, ignore_lease: true, ..Default::default() }).into()
 }
 
+/// A step that leaves a key as it is, and puts it on another lease.
+pub(crate) fn moved(key: &[u8], lease: i64) -> RequestOp {
+    Op::Put(PutRequest { key: key.to_vec(), lease, ignore_value: true, ..Default::default() }).into()
+}
+
 /// A step that removes a key.
 pub(crate) fn delete(key: &[u8]) -> RequestOp {
     Op::Delete(DeleteRangeRequest { key: key.to_vec(), range_end: Vec::new() }).into()

@@ -11,7 +11,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::{Claim, Clock, Error, ErrorKind, Grant, Instant, Kind, Mode, Result};
+use tenure_core::{Claim, Clock, Error, ErrorKind, Instant, Kind, Mode, Result};
 use tokio::sync::mpsc::unbounded_channel;
 
 use crate::ask::{Waited, matters};
@@ -107,20 +107,22 @@ impl Inner {
 
     /// A waiter is in; whether its lease is good for it must be sure.
     async fn let_in(&self, claim: &Claim, token: i64) -> Waited {
-        let Some(on) = self.lease_of(claim) else { return Waited::Gone };
-        let fresh = Instant::now() < on.lease().base() + claim.ttl / 2 && !on.lease().is_dead();
+        let Some((on, trusted)) = self.trust(claim) else { return Waited::Gone };
+        let fresh = Instant::now() < on.lease().base() + trusted / 2 && !on.lease().is_dead();
         // What is not answered is not granted: then the look that comes next decides, or the caller's patience.
         if !fresh && !matches!(self.keep_alive(on.lease(), &self.asks).await, Ok(true)) {
             return Waited::Gone;
         }
         match self.granted(claim, token) {
-            Some(grant) => Waited::Granted(Grant { ..grant }),
+            Some(grant) => Waited::Granted(grant),
             None => Waited::Gone,
         }
     }
 
-    fn lease_of(&self, claim: &Claim) -> Option<OnLease> {
-        self.table().claims.get(&claim.id).and_then(|entry| entry.on.clone())
+    fn trust(&self, claim: &Claim) -> Option<(OnLease, Duration)> {
+        let table = self.table();
+        let entry = table.claims.get(&claim.id)?;
+        Some((entry.on.clone()?, entry.trusted()))
     }
 
     /// Tells the one behind that this one was let in.
