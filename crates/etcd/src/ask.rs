@@ -418,7 +418,7 @@ pub(crate) enum Waited {
 /// Whether what was told may mean that the claim gets in.
 pub(crate) fn matters(claim: &Claim, front: &Front, told: &Told) -> bool {
     match told {
-        Told::Live | Told::Gone => true,
+        Told::Live | Told::Gone | Told::Over => true,
         // A reader's writer became a reader.
         Told::Put(kv) if claim.mode == Mode::Shared => Value::decode(&kv.value).shared,
         // The waiter in front was let in: now it is the first who waits. To the first, who watches all, a newcomer is nothing.

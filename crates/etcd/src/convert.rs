@@ -57,7 +57,7 @@ impl Inner {
                         continue; // something has changed: look again
                     }
                     if mode == Mode::Shared {
-                        self.ear.gone_here(&self.schema.beside(claim));
+                        self.ear.gone_here(&self.schema.beside(claim), false);
                     }
                     token.unwrap_or(Token::new(answer.revision() as u64))
                 }

@@ -37,6 +37,8 @@ pub(crate) enum Told {
     Put(KeyValue),
     /// A key is gone.
     Gone,
+    /// A hold of this client is over: whoever was next to it is first now.
+    Over,
     /// The server refuses to tell.
     Refused(String),
 }
@@ -212,13 +214,14 @@ impl Ear {
         }
     }
 
-    /// A claim is over: nobody needs to hear of its key any more but those who wait behind it, and those hear now.
-    pub(crate) fn gone_here(&self, key: &[u8]) {
+    /// A claim is over: nobody needs to hear of its key any more but those who wait behind it, and those hear now. If it
+    /// held, nobody was before it.
+    pub(crate) fn gone_here(&self, key: &[u8], held: bool) {
         let mut state = self.state();
         if let Some(watched) = state.watched.get_mut(key) {
             watched.own = None;
             for (_, subscriber) in &watched.subscribers {
-                let _ = subscriber.send(Told::Gone);
+                let _ = subscriber.send(if held { Told::Over } else { Told::Gone });
             }
         }
         state.forget_unwanted(key);

@@ -14,6 +14,8 @@ pub(crate) struct Failure {
     pub(crate) next: Next,
     /// The member may have done it, or may do it yet.
     pub(crate) in_doubt: bool,
+    /// Somebody said what is wrong; it is not only that nobody said anything.
+    pub(crate) spoken: bool,
     pub(crate) error: Error,
 }
 
@@ -44,7 +46,7 @@ impl From<Failure> for Error {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        Failure { next: Next::Fatal, in_doubt: false, error }
+        Failure { next: Next::Fatal, in_doubt: false, spoken: true, error }
     }
 }
 
@@ -57,7 +59,7 @@ pub(crate) fn explain(status: &Status, at: &Address, settings: &Settings, doing:
         error = error.with_hint(hint);
     }
     let in_doubt = matches!(next, Next::Elsewhere) || status.code() == Code::Unknown;
-    Failure { next, in_doubt, error: error.with_source(reason(status)) }
+    Failure { next, in_doubt, spoken: true, error: error.with_source(reason(status)) }
 }
 
 /// A member that has not answered in time.
@@ -65,7 +67,7 @@ pub(crate) fn silent(at: &Address, settings: &Settings, limit: std::time::Durati
     let error = Error::new(ErrorKind::Unavailable, format!("no answer within {limit:?} while {doing}"))
         .with_store(place(at, settings))
         .with_hint("Is a majority of the members up, and in reach? answer_limit=TIME allows for more time");
-    Failure { next: Next::Elsewhere, in_doubt: true, error }
+    Failure { next: Next::Elsewhere, in_doubt: true, spoken: false, error }
 }
 
 fn place(at: &Address, settings: &Settings) -> String {

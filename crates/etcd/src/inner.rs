@@ -215,7 +215,7 @@ impl Inner {
                 let entry = table.remove(id);
                 drop(table);
                 if let Some(entry) = entry {
-                    self.ear.gone_here(&entry.key);
+                    self.ear.gone_here(&entry.key, false);
                     if let (Some(news), Stage::Held { .. }) = (self.news.get(), entry.stage) {
                         news.lost(id);
                     }
@@ -228,7 +228,7 @@ impl Inner {
         match own {
             Own::Told(id, Told::Gone) => self.key_is_gone(id),
             Own::Told(id, Told::Put(kv)) => self.own_value(id, &kv.value),
-            Own::Told(_, Told::Live | Told::Refused(_)) => {}
+            Own::Told(_, Told::Live | Told::Over | Told::Refused(_)) => {}
             Own::Look(id) => {
                 let inner = Arc::clone(self);
                 self.spawn(async move { inner.look_at_own(id).await });
@@ -322,7 +322,7 @@ impl Inner {
     /// Claims that are over: their key is not anybody's any more.
     pub(crate) fn forget(&self, id: ClaimId) -> Option<Entry> {
         let entry = self.table().remove(id)?;
-        self.ear.gone_here(&entry.key);
+        self.ear.gone_here(&entry.key, matches!(entry.stage, Stage::Held { .. }));
         Some(entry)
     }
 }

@@ -201,6 +201,7 @@ impl Link {
     {
         let deadline = Instant::now() + limit;
         let (mut clean, mut tries, mut logins) = (true, 0u32, 0);
+        let mut said: Option<Failure> = None; // by a member that said anything: silence explains nothing
         loop {
             let left = deadline.since(Instant::now());
             let attempt = self.attempt_limit().min(left);
@@ -210,7 +211,13 @@ impl Link {
                     let failure = match tokio::time::timeout(attempt, ask(member.wire.clone())).await {
                         Ok(Ok(value)) => return Ok(Answer { value, sent, clean }),
                         Ok(Err(status)) => explain(&status, &member.address, &self.settings, doing),
-                        Err(_) => silent(&member.address, &self.settings, attempt, doing),
+                        Err(_) => match said.take() {
+                            Some(said) if Instant::now() >= deadline => said,
+                            before => {
+                                said = before;
+                                silent(&member.address, &self.settings, attempt, doing)
+                            }
+                        },
                     };
                     clean &= !failure.in_doubt;
                     match failure.next {
@@ -234,13 +241,15 @@ impl Link {
                 }
             };
             tries += 1;
+            let is_busy = failure.next == Next::Later;
             let may_help = matches!(failure.next, Next::Elsewhere | Next::Later);
             if !may_help || Instant::now() >= deadline {
                 return Err(Failure { in_doubt: failure.in_doubt || !clean, ..failure });
             }
+            said = if failure.spoken { Some(failure) } else { said };
             // Once round the members at once; then there is no majority, and one is waited for.
             let members = self.settings.members.len() as u32;
-            if failure.next == Next::Later || tries.is_multiple_of(members) {
+            if is_busy || tries.is_multiple_of(members) {
                 let pause = Duration::from_millis(20).saturating_mul(1 << (tries / members).min(4));
                 tokio::time::sleep(pause.min(deadline.since(Instant::now()))).await;
             }

@@ -1,7 +1,7 @@
 //! Waiting in line: watch the one in front, and nothing else.
 //!
 //! The one in front, where nothing else is ahead, is the holder: when it is gone, the waiter holds, and asks nobody. Where more was
-//! ahead, it looks once. An rw lock's waiter always looks, for its token. The first who waits for permits watches everybody who
+//! ahead, it looks once; unless it was a hold of this same client, which nobody can have been before. An rw lock's waiter always looks, for its token. The first who waits for permits watches everybody who
 //! has some; when it is let in it writes its key anew, which tells the one behind it that it is the first now.
 //!
 //! Who can interleave: the one in front may go before the watch is there, so the first thing that a watch brings about is a
@@ -53,7 +53,9 @@ impl Inner {
                 _ = gone.recv() => return Ok(Waited::Gone),
                 told = watch.next() => match told {
                     Told::Refused(reason) => return Err(refused(claim, &reason)),
-                    Told::Gone if front.only && is_direct(claim) => {
+                    told @ (Told::Gone | Told::Over)
+                        if is_direct(claim) && (front.only || matches!(told, Told::Over)) =>
+                    {
                         let revision = self.table().claims.get(&claim.id).map_or(0, |entry| entry.revision);
                         return Ok(self.let_in(claim, revision).await);
                     }
