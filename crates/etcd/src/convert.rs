@@ -96,15 +96,7 @@ impl Inner {
     }
 }
 
-fn plan(
-    schema: &Schema,
-    claim: &Claim,
-    line: &[Ticket],
-    mine: usize,
-    to: Mode,
-    known: Token,
-    revision: i64,
-) -> Plan {
+fn plan(schema: &Schema, claim: &Claim, line: &[Ticket], mine: usize, to: Mode, known: Token, revision: i64) -> Plan {
     let ticket = &line[mine];
     let (token, had) = (ticket.token(), ticket.mode);
     if !ticket.holds || ticket.value.closing || ticket.parsed.kind != Kind::RwLock {

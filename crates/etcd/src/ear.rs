@@ -21,9 +21,7 @@ use tenure_core::{ClaimId, Clock, Instant};
 use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use crate::proto::{
-    GONE, KeyValue, WatchCancelRequest, WatchCreateRequest, WatchRequest, WatchResponse, Watching,
-};
+use crate::proto::{GONE, KeyValue, WatchCancelRequest, WatchCreateRequest, WatchRequest, WatchResponse, Watching};
 
 /// How long a claim lasts before its own key is watched.
 pub(crate) const SOON: Duration = Duration::from_millis(50);
@@ -234,7 +232,7 @@ impl Ear {
             if *at > now {
                 return Some(*at);
             }
-            let Some((_, key)) = state.soon.pop_front() else { return None };
+            let (_, key) = state.soon.pop_front()?;
             if let Some(watched) = state.watched.get_mut(&key) {
                 watched.wanted = true;
                 state.create(&key);

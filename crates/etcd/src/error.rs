@@ -97,21 +97,32 @@ fn words(status: &Status, next: Next, settings: &Settings) -> (ErrorKind, &'stat
         Next::Full => (
             ErrorKind::Backend,
             "etcd has no space left and takes nothing new",
-            Some("Compact and defragment it, then disarm the alarm: etcdctl compact, etcdctl defrag, etcdctl alarm disarm".into()),
+            Some(
+                "Compact and defragment it, then disarm the alarm: etcdctl compact, etcdctl defrag, etcdctl alarm disarm"
+                    .into(),
+            ),
         ),
         Next::Login => (ErrorKind::Backend, "etcd does not know who asks", Some(login.into())),
         Next::Later => (ErrorKind::Unavailable, "etcd has too much to do", Some("Ask again later".into())),
         Next::NoLease => (ErrorKind::Unavailable, "the lease was gone", Some("Ask again".into())),
         Next::Compacted => (ErrorKind::Unavailable, "etcd has forgotten that revision", Some("Ask again".into())),
-        Next::Elsewhere => (ErrorKind::Unavailable, "no member answered", tls_hint(status, settings).or_else(|| {
-            Some("Is a majority of the members up, and in reach of this host?".into())
-        })),
+        Next::Elsewhere => (
+            ErrorKind::Unavailable,
+            "no member answered",
+            tls_hint(status, settings)
+                .or_else(|| Some("Is a majority of the members up, and in reach of this host?".into())),
+        ),
         Next::Fatal if status.code() == Code::PermissionDenied => (
             ErrorKind::Backend,
             "etcd does not allow it",
-            Some(format!("Give the user's role readwrite on the prefix {0:?}: etcdctl role grant-permission ROLE --prefix=true readwrite {0}", format!("{}/", settings.prefix))),
+            Some(format!(
+                "Give the user's role readwrite on the prefix {0:?}: etcdctl role grant-permission ROLE --prefix=true readwrite {0}",
+                format!("{}/", settings.prefix)
+            )),
         ),
-        Next::Fatal if text.contains("authentication failed") => (ErrorKind::Backend, "etcd refused the login", Some(login.into())),
+        Next::Fatal if text.contains("authentication failed") => {
+            (ErrorKind::Backend, "etcd refused the login", Some(login.into()))
+        }
         Next::Fatal if text.contains("authentication is not enabled") => {
             (ErrorKind::Backend, "this etcd has no users", Some("Leave user and password out of the URL".into()))
         }

@@ -117,11 +117,7 @@ impl Inner {
     }
 
     /// The lease of so many seconds, for somebody who trusts it for that long.
-    pub(crate) async fn lease_of(
-        &self,
-        seconds: u64,
-        ttl: Duration,
-    ) -> std::result::Result<(OnLease, bool), Failure> {
+    pub(crate) async fn lease_of(&self, seconds: u64, ttl: Duration) -> std::result::Result<(OnLease, bool), Failure> {
         if self.schema.layout == Layout::Concurrency {
             let lease = Arc::new(self.grant(seconds).await?); // its key is named by it, so it is the claim's alone
             return Ok((OnLease::of(&lease), false));
@@ -265,13 +261,20 @@ impl Inner {
         let Some(key) = self.table().claims.get(&id).map(|entry| entry.key.clone()) else { return };
         let request = RangeRequest::one(&key);
         let looked = self.asks.call("looking at a claim", |wire| wire_range(wire, request.clone())).await;
-        match looked {
-            Ok(answer) => match answer.value.kvs.first() {
+        // Without an answer nothing is lost: the next renewal proves the key.
+        if let Ok(answer) = looked {
+            match answer.value.kvs.first() {
                 Some(kv) => self.own_value(id, &kv.value),
                 None => self.key_is_gone(id),
-            },
-            Err(_) => {} // the next renewal proves the key
+            }
         }
+    }
+
+    /// A member that was cut off from the others tells nothing, and does not say so. A read has no answer there, and then the link
+    /// moves on, and the ear with it.
+    async fn ask_for_a_sign(&self) {
+        let request = RangeRequest::one(&self.schema.nothing());
+        let _ = self.asks.call_within(BEAT, "listening", |wire| wire_range(wire, request.clone())).await;
     }
 
     // The heart.
@@ -425,13 +428,12 @@ async fn hear(inner: &Weak<Inner>, ear: &Arc<Ear>, member: &Member, moved: &Noti
                 let Some(inner) = inner.upgrade() else { return };
                 let (any, waits) = ear.wants();
                 next_beat = Instant::now() + if waits { BEAT } else { SLOW_BEAT };
-                // A member that was cut off from the others tells nothing, and does not say so: a read has no answer there.
-                let request = RangeRequest::one(&inner.schema.nothing());
-                if any {
-                    let _ = inner.asks.call_within(BEAT, "listening", |wire| wire_range(wire, request.clone())).await;
-                }
                 if inner.asks.number() != member.number {
                     return;
+                }
+                if any {
+                    let asking = Arc::clone(&inner);
+                    inner.spawn(async move { asking.ask_for_a_sign().await });
                 }
             }
         }

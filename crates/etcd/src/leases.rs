@@ -127,8 +127,7 @@ impl Leases {
     /// Takes out what nobody is on, for it to be revoked.
     pub(crate) fn unused(&self) -> Vec<Arc<Lease>> {
         let mut map = self.map();
-        let unused: Vec<_> =
-            map.values().filter(|lease| lease.users.load(Ordering::Acquire) == 0).map(Arc::clone).collect();
+        let unused: Vec<_> = map.values().filter(|lease| lease.users.load(Ordering::Acquire) == 0).map(Arc::clone).collect();
         for lease in &unused {
             lease.die();
             map.remove(&lease.seconds);

@@ -107,6 +107,35 @@ impl Link {
         }
     }
 
+    /// Goes to the member that leads, if one says so: every write goes through it, and from the others that is two hops more.
+    pub(crate) async fn go_to_leader(&self) {
+        let members = self.settings.members.len();
+        if members == 1 {
+            return;
+        }
+        let (sender, mut leads) = tokio::sync::mpsc::channel(members);
+        for (place, address) in self.settings.members.iter().enumerate() {
+            let Ok(channel) = self.channel(place, address) else { continue };
+            let (wire, sender) = (Wire::new(channel, None), sender.clone());
+            tokio::spawn(async move {
+                if let Ok(Ok(status)) = tokio::time::timeout(LOOK_ROUND, wire.status()).await
+                    && status.header.is_some_and(|header| header.member_id == status.leader)
+                {
+                    let _ = sender.send(place as u64).await;
+                }
+            });
+        }
+        drop(sender);
+        if let Some(place) = leads.recv().await {
+            self.moves.store(place, Ordering::Relaxed);
+        }
+    }
+
+    /// Goes where another link is.
+    pub(crate) fn follow(&self, other: &Link) {
+        self.moves.store(other.number(), Ordering::Relaxed);
+    }
+
     /// Where it is now.
     pub(crate) fn number(&self) -> u64 {
         self.moves.load(Ordering::Relaxed)
@@ -170,11 +199,8 @@ impl Link {
         Ok(channel)
     }
 
-    /// How long one member may take before another is asked.
+    /// How long one member may take before another is asked; or the same one, where it is the only one, on a new connection.
     fn attempt_limit(&self) -> Duration {
-        if self.settings.members.len() == 1 {
-            return self.settings.answer_limit;
-        }
         (self.settings.answer_limit / 4).max(Duration::from_millis(200)).min(self.settings.answer_limit)
     }
 
@@ -257,6 +283,8 @@ impl Link {
     }
 }
 
+/// How long a member may take to say whether it leads.
+const LOOK_ROUND: Duration = Duration::from_millis(500);
 /// After so long without a word the kernel asks whether the other end is there.
 const KEEPALIVE: Duration = Duration::from_secs(5);
 

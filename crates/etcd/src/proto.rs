@@ -458,12 +458,16 @@ impl TxnResponse {
     }
 
     /// What its steps read, in order.
-    pub(crate) fn reads(self) -> Vec<Vec<KeyValue>> {
-        let reads = self.responses.into_iter().filter_map(|response| match response.done {
-            Some(Done::Range(range)) => Some(range.kvs),
+    pub(crate) fn ranges(self) -> impl Iterator<Item = RangeResponse> {
+        self.responses.into_iter().filter_map(|response| match response.done {
+            Some(Done::Range(range)) => Some(range),
             _ => None,
-        });
-        reads.collect()
+        })
+    }
+
+    /// The keys that they read.
+    pub(crate) fn reads(self) -> Vec<Vec<KeyValue>> {
+        self.ranges().map(|range| range.kvs).collect()
     }
 }
 

@@ -22,6 +22,8 @@ use crate::leases::OnLease;
 use crate::line::{Front, Seen};
 use crate::proto::{Op, PutRequest, TxnRequest, created_at};
 
+/// How long a claim waits before it is moved to the short lease of those who wait: who is let in sooner is spared the write.
+const SETTLED: Duration = Duration::from_millis(300);
 /// How long a waiter hears nothing before it looks by itself: a net, under what should not happen.
 const SLOW_LOOK: Duration = Duration::from_secs(20);
 /// How long after a look that failed it looks again.
@@ -45,7 +47,8 @@ impl Inner {
         }
         let place = self.schema.place(&claim.name, claim.kind, claim.mode);
         let mut watch = self.watch_front(&front);
-        let mut look_at = Instant::now() + SLOW_LOOK;
+        let settles_at = Instant::now() + SETTLED;
+        let mut look_at = settles_at;
         let mut failing_since = None;
         loop {
             let must_look = tokio::select! {
@@ -67,7 +70,8 @@ impl Inner {
             if !must_look {
                 continue;
             }
-            let looking = self.look(claim, &place);
+            let settled = Instant::now() >= settles_at;
+            let looking = self.look(claim, &place, settled);
             let looked = tokio::select! {
                 biased;
                 looked = looking => looked,
@@ -87,7 +91,7 @@ impl Inner {
                         watch = self.watch_front(&now);
                     }
                     front = now;
-                    look_at = Instant::now() + SLOW_LOOK;
+                    look_at = if settled { Instant::now() + SLOW_LOOK } else { settles_at };
                     failing_since = None;
                 }
                 Err(Failure { error, .. }) if error.is_transient() => {

@@ -32,9 +32,9 @@ async fn encrypted_and_with_a_certificate_of_the_client() {
     let base = format!("{}?answer_limit=4s&ca={}", cluster.url(), files.ca.display());
     let whole = format!("{base}&cert={}&key={}", files.client.display(), files.client_key.display());
     works(&connect(&whole).await.unwrap()).await;
-    let refused = connect(&base).await.err().expect("it wants a certificate");
+    let refused = connect(&base).await.expect_err("it wants a certificate");
     assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
-    let stranger = connect(&format!("{}?answer_limit=4s", cluster.url())).await.err().expect("nobody knows its signer");
+    let stranger = connect(&format!("{}?answer_limit=4s", cluster.url())).await.expect_err("nobody knows its signer");
     assert!(stranger.hint().is_some_and(|hint| hint.contains("ca=")), "{stranger}");
 }
 
@@ -51,20 +51,23 @@ async fn a_user_with_its_own_prefix() {
     held.release().await.unwrap();
     app.close().await.unwrap();
 
-    let wrong = connect(&cluster.url_as("app", "marlin")).await.err().expect("it is not the password");
+    let wrong = connect(&cluster.url_as("app", "marlin")).await.expect_err("it is not the password");
     assert_eq!(wrong.kind(), ErrorKind::Backend, "{wrong}");
     assert!(!wrong.to_string().contains("marlin") && wrong.hint().is_some(), "{wrong}");
     let url = cluster.url_as("app", "swordfish");
-    let elsewhere = connect(&format!("{url}?prefix=other")).await.err().expect("it may not");
-    assert!(elsewhere.hint().is_some_and(|hint| hint.contains("grant-permission") && hint.contains("other/")), "{elsewhere}");
-    let nobody = connect(&url.replace("app:swordfish@", "")).await.err().expect("it wants a user");
+    let elsewhere = connect(&format!("{url}?prefix=other")).await.expect_err("it may not");
+    assert!(
+        elsewhere.hint().is_some_and(|hint| hint.contains("grant-permission") && hint.contains("other/")),
+        "{elsewhere}"
+    );
+    let nobody = connect(&url.replace("app:swordfish@", "")).await.expect_err("it wants a user");
     assert_eq!(nobody.kind(), ErrorKind::Backend, "{nobody}");
 }
 
 /// Nothing listens there: an error in time, that says where it was tried.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_is_there() {
-    let refused = connect("etcd://127.0.0.1:1,127.0.0.1:2?answer_limit=1s").await.err().expect("nobody is there");
+    let refused = connect("etcd://127.0.0.1:1,127.0.0.1:2?answer_limit=1s").await.expect_err("nobody is there");
     assert_eq!(refused.kind(), ErrorKind::Unavailable);
     assert!(refused.to_string().contains("127.0.0.1:"), "{refused}");
 }

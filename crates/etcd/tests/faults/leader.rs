@@ -35,9 +35,13 @@ async fn under_load(shape: Shape, hurt: fn(&EtcdCluster, usize), mend: fn(&EtcdC
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed() {
-    under_load(Shape::FairMutex, |cluster, leader| cluster.member(leader).kill(), |cluster, leader| {
-        cluster.member(leader).restart();
-    })
+    under_load(
+        Shape::FairMutex,
+        |cluster, leader| cluster.member(leader).kill(),
+        |cluster, leader| {
+            cluster.member(leader).restart();
+        },
+    )
     .await;
 }
 
@@ -48,9 +52,13 @@ async fn cut_off() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn paused() {
-    under_load(Shape::Mutex, |cluster, leader| cluster.member(leader).pause(), |cluster, leader| {
-        cluster.member(leader).resume();
-    })
+    under_load(
+        Shape::Mutex,
+        |cluster, leader| cluster.member(leader).pause(),
+        |cluster, leader| {
+            cluster.member(leader).resume();
+        },
+    )
     .await;
 }
 
