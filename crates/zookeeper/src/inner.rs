@@ -56,6 +56,8 @@ struct Sessions {
 #[derive(Clone)]
 pub(crate) struct Entry {
     pub(crate) user: User,
+    /// The session that it is on its way to.
+    pub(crate) moving: Option<User>,
     pub(crate) parent: String,
     /// Its node, once its name is known.
     pub(crate) node: Option<String>,
@@ -124,6 +126,12 @@ impl Inner {
         let wanted = ttl.min(sessions.longest.unwrap_or(ttl)).max(sessions.shortest.unwrap_or(ttl));
         let fits = |session: &&Arc<Session>| (session.wanted == ttl || session.timeout == wanted) && !session.is_over();
         sessions.open.iter().find(fits).map(Session::enter)
+    }
+
+    /// Whether a session of this ttl would be longer than the one that the claim has.
+    pub(crate) fn may_grant_longer(&self, ttl: Duration, claim: &Claim) -> bool {
+        let longest = lock(&self.sessions).longest.unwrap_or(ttl);
+        self.entry(claim.id).is_some_and(|entry| entry.user.0.timeout < ttl.min(longest))
     }
 
     /// The session for a ttl, opened now if need be.
@@ -421,7 +429,7 @@ impl Inner {
                     let mut is_lost = false;
                     self.edit(id, |entry| {
                         // A change of its mode has another node, and is under way if this one has gone.
-                        is_lost = entry.path().as_deref() == Some(&path) && !entry.unsure;
+                        is_lost = entry.path().as_deref() == Some(&path) && !entry.unsure && entry.moving.is_none();
                         entry.lost |= is_lost;
                     });
                     if is_lost {

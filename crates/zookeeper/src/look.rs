@@ -235,8 +235,9 @@ fn view_of(name: &LockName, seen: Vec<Seen>) -> View {
         let (token, age) = (seen.token(), seen.age());
         let Seen { place, ticket, holds, .. } = seen;
         let claim = place.key.fingerprint();
-        // While a mode is being changed a claim has two nodes at one place: the older one counts.
-        let is_twice = view.holders.last().is_some_and(|last| last.claim == claim);
+        // While its mode or its session is being changed a claim has two nodes at one place: the older one counts.
+        let is_twice = view.holders.last().is_some_and(|last| last.claim == claim)
+            || view.line.last().is_some_and(|last| last.claim == claim);
         if is_twice {
             continue;
         }

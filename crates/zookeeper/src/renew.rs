@@ -30,6 +30,7 @@ impl Inner {
         for (session, trouble) in &mut proved {
             *trouble = self.prove(session).await.err();
         }
+        claims.iter().for_each(|claim| self.shift_home(claim));
         let now = Instant::now();
         claims
             .iter()
