@@ -361,7 +361,14 @@ impl Inner {
     }
 
     /// Lists and watches the whole line until something in it changes: for the first of those that wait for room.
-    async fn watch_children(&self, session: &Session, claim: &Claim, node: &Node, parent: &str, deadline: Instant) -> Result<Heard> {
+    async fn watch_children(
+        &self,
+        session: &Session,
+        claim: &Claim,
+        node: &Node,
+        parent: &str,
+        deadline: Instant,
+    ) -> Result<Heard> {
         match tokio::time::timeout(self.settings.answer_limit, session.watch(Watched::Children, parent)).await {
             Ok(Ok((Reply::Children(children), told))) => {
                 let line = Line::read(self.settings.layout, &children);

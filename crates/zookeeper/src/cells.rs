@@ -86,7 +86,9 @@ impl Inner {
                     Op::Check { path: life, version: -1 },
                     Op::Set { path: path.clone(), data: value.to_vec(), version: stat.version },
                 ],
-                None => vec![Op::Delete { path: life, version: -1 }, Op::Delete { path: path.clone(), version: stat.version }],
+                None => {
+                    vec![Op::Delete { path: life, version: -1 }, Op::Delete { path: path.clone(), version: stat.version }]
+                }
             }
         };
         loop {

@@ -113,7 +113,13 @@ impl State {
 }
 
 /// The life of a session, from its first connection to its end.
-pub(crate) async fn drive(session: Arc<Session>, dialed: Dialed, mut members: Members, inner: Weak<Inner>, settings: Arc<Settings>) {
+pub(crate) async fn drive(
+    session: Arc<Session>,
+    dialed: Dialed,
+    mut members: Members,
+    inner: Weak<Inner>,
+    settings: Arc<Settings>,
+) {
     let mut stream = dialed.stream;
     let fault = loop {
         let fault = converse(&session, &mut stream, &inner, &settings).await;

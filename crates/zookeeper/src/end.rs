@@ -33,13 +33,14 @@ impl Inner {
         let deadline = Instant::now() + self.settings.answer_limit;
         let sure = entry.node.is_some() && !entry.unsure && entry.moving.is_none();
         loop {
-            let trouble = match if sure { self.delete(session, &entry).await? } else { self.search(session, claim, &entry).await? } {
-                Ok(()) => {
-                    self.forget(claim.id);
-                    return Ok(());
-                }
-                Err(trouble) => trouble,
-            };
+            let trouble =
+                match if sure { self.delete(session, &entry).await? } else { self.search(session, claim, &entry).await? } {
+                    Ok(()) => {
+                        self.forget(claim.id);
+                        return Ok(());
+                    }
+                    Err(trouble) => trouble,
+                };
             if matches!(trouble, Trouble::Over(_)) || session.is_over() {
                 self.forget(claim.id);
                 return Ok(());

@@ -155,7 +155,11 @@ impl Inner {
         let opened = driver::open(&self.settings, ttl).await;
         let (session, dialed, members) = opened.map_err(|(fault, at)| {
             let plain = format!("zk://{at}");
-            let at = if self.settings.servers.len() > 1 { format!("{} (last tried: {at})", self.settings.hosts()) } else { at.to_string() };
+            let at = if self.settings.servers.len() > 1 {
+                format!("{} (last tried: {at})", self.settings.hosts())
+            } else {
+                at.to_string()
+            };
             fault.explain(&at, &plain)
         })?;
         let session = Arc::new(session);
@@ -278,7 +282,12 @@ impl Inner {
     }
 
     /// Sends requests in one flight; trouble with the connection is one for all of them.
-    pub(crate) async fn flight(&self, session: &Session, what: &str, requests: Vec<Request>) -> Result<Result<Vec<Outcome>, Trouble>> {
+    pub(crate) async fn flight(
+        &self,
+        session: &Session,
+        what: &str,
+        requests: Vec<Request>,
+    ) -> Result<Result<Vec<Outcome>, Trouble>> {
         let asked = match session.send_all(requests) {
             Ok(asked) => asked,
             Err(trouble) => return Ok(Err(trouble)),

@@ -159,8 +159,10 @@ pub(crate) fn place(layout: Layout, node: &str) -> Option<Place> {
                 ("__READ__", Kind::RwLock, Mode::Shared),
                 ("__WRIT__", Kind::RwLock, Mode::Exclusive),
             ];
-            let (at, mark, kind, mode) =
-                marks.iter().filter_map(|(mark, kind, mode)| Some((node.rfind(mark)?, mark, *kind, *mode))).max_by_key(|found| found.0)?;
+            let (at, mark, kind, mode) = marks
+                .iter()
+                .filter_map(|(mark, kind, mode)| Some((node.rfind(mark)?, mark, *kind, *mode)))
+                .max_by_key(|found| found.0)?;
             let sequence = node[at + mark.len()..].parse().ok()?;
             let (key, generation) = curator_key(&node[..at]);
             Some(Place { node: node.to_owned(), key, kind, mode, generation, sequence, movable: false })

@@ -134,7 +134,8 @@ impl Inner {
                 return Ok(view);
             }
             let user = self.any_session().await?;
-            let told = match tokio::time::timeout(self.settings.answer_limit, user.0.watch(Watched::Children, &parent)).await {
+            let told = match tokio::time::timeout(self.settings.answer_limit, user.0.watch(Watched::Children, &parent)).await
+            {
                 Ok(Ok((Reply::Children(children), told))) if children.len() == view.holders.len() + view.line.len() => told,
                 _ => {
                     // There is nothing to watch, or it has changed already.
@@ -254,13 +255,7 @@ fn view_of(name: &LockName, seen: Vec<Seen>) -> View {
                 asked: ticket.asked,
             });
         } else {
-            view.line.push(Waiter {
-                claim,
-                mode: place.mode,
-                note: ticket.note,
-                origin: ticket.origin,
-                waiting_for: age,
-            });
+            view.line.push(Waiter { claim, mode: place.mode, note: ticket.note, origin: ticket.origin, waiting_for: age });
         }
     }
     view.last = view.holders.iter().map(|holder| holder.token).max();

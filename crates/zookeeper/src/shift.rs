@@ -70,7 +70,9 @@ impl Inner {
                 Ok(Some(Err(Trouble::Refused(Refusal::NO_NODE)))) => {
                     let look = Request::Get { path: new.clone(), watch: false };
                     if let Ok(mut outcomes) = self.flight(session, "a move", vec![look]).await? {
-                        return Ok(matches!(outcomes.pop(), Some(Ok(Reply::Data(_, stat))) if stat.owner == session.number()));
+                        return Ok(
+                            matches!(outcomes.pop(), Some(Ok(Reply::Data(_, stat))) if stat.owner == session.number()),
+                        );
                     }
                 }
                 Ok(Some(Err(Trouble::Refused(refusal)))) => return Err(refused(refusal, "make", &new)),
@@ -87,7 +89,8 @@ impl Inner {
 
     /// Moves a hold that waited to the session of its own ttl, in the background.
     pub(crate) fn shift_home(self: &Arc<Self>, claim: &Claim) {
-        let is_away = |entry: &Entry| entry.granted && !entry.lost && entry.moving.is_none() && entry.user.0.wanted < claim.ttl;
+        let is_away =
+            |entry: &Entry| entry.granted && !entry.lost && entry.moving.is_none() && entry.user.0.wanted < claim.ttl;
         if is_movable(self.settings.layout, claim) && self.entry(claim.id).is_some_and(|entry| is_away(&entry)) {
             let (inner, claim) = (Arc::clone(self), claim.clone());
             // If it does not work now, the next renewal tries again; until then the hold stands on the short session.

@@ -25,11 +25,25 @@ pub(crate) enum Request {
 /// A part of a [`Request::Multi`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Op {
-    Create { path: String, data: Vec<u8>, kind: NodeKind },
-    Delete { path: String, version: i32 },
-    Set { path: String, data: Vec<u8>, version: i32 },
+    Create {
+        path: String,
+        data: Vec<u8>,
+        kind: NodeKind,
+    },
+    Delete {
+        path: String,
+        version: i32,
+    },
+    Set {
+        path: String,
+        data: Vec<u8>,
+        version: i32,
+    },
     /// Only if the node is there, with this version.
-    Check { path: String, version: i32 },
+    Check {
+        path: String,
+        version: i32,
+    },
 }
 
 /// How long a node lives and who names it.
