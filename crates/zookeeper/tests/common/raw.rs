@@ -61,6 +61,7 @@ impl Raw {
     }
 
     /// How many nodes are beneath one.
+    #[allow(dead_code)]
     pub(crate) fn beneath(&mut self, path: &str) -> usize {
         self.sync(path);
         let children = self.children(path).unwrap_or_default();
