@@ -7,14 +7,15 @@
 
 use std::sync::Arc;
 
-use tenure_core::{Claim, Error, ErrorKind, Grant, Instant, Kind, Mode, Result, Token, Wait};
+use tenure_core::{Claim, Error, ErrorKind, Grant, Instant, Kind, Mode, Result, Token, Wait, margin};
 
 use crate::codec::Value;
+use crate::config::Layout;
 use crate::ear::Told;
 use crate::error::{Failure, Next};
 use crate::inner::Inner;
-use crate::leases::OnLease;
-use crate::line::{Front, Seen, reads, seen};
+use crate::leases::{OnLease, seconds, waiting_seconds};
+use crate::line::{Front, Seen, first_read, first_seen, reads, seen};
 use crate::link::Answer;
 use crate::proto::*;
 use crate::schema::Place;
@@ -31,7 +32,7 @@ pub(crate) enum Asked {
 struct Answered {
     revision: i64,
     succeeded: bool,
-    reads: Vec<Vec<KeyValue>>,
+    reads: Vec<RangeResponse>,
 }
 
 impl Inner {
@@ -83,10 +84,14 @@ impl Inner {
             let (on, stale) = self.lease(claim).await?;
             let key = self.enter(claim, &on);
             let compare = self.conditions(claim, &key, place.others().map(|range| empty(&range)));
-            let line: Vec<RequestOp> = reads(&place, claim.kind, claim.mode, 0).into_iter().map(read).collect();
-            let Some(answer) = self.send(claim, &key, &place, &on, stale, compare, line).await? else { continue };
+            let success = vec![self.put(claim, &key, &on), read(first_read(&place, claim.mode))];
+            // Nothing is read for the case that it fails, which is rare: it would be in everybody's log.
+            let txn = TxnRequest { compare, success, failure: Vec::new() };
+            let Some(answer) = self.send(claim, &on, stale, txn).await? else { continue };
             if !answer.succeeded {
-                match self.refused(claim, &key, &on, &answer)? {
+                let why = TxnRequest { success: self.reasons(claim, &key, &place), ..Default::default() };
+                let answer = self.txn("asking for a lock", why).await?.value;
+                match self.refused(claim, &key, &on, &answer.ranges().collect::<Vec<_>>())? {
                     Some(_) => return self.look_again(claim, &place).await,
                     None => {
                         self.take_out(&key).await?;
@@ -95,7 +100,8 @@ impl Inner {
                 }
             }
             self.joined(claim, answer.revision);
-            match seen(&self.schema, &place, claim.mode, &key, &answer.reads) {
+            let Some(line) = answer.reads.first() else { return Err(unsettled(claim)) };
+            match first_seen(&self.schema, &place, claim.mode, &key, line) {
                 Seen::Enter => {
                     if let Some(grant) = self.granted(claim, answer.revision) {
                         return Ok(Asked::Granted(grant));
@@ -125,7 +131,10 @@ impl Inner {
                 }
             };
             let compare = self.conditions(claim, &key, free);
-            let Some(answer) = self.send(claim, &key, &place, &on, stale, compare, Vec::new()).await? else { continue };
+            let mut failure = self.reasons(claim, &key, &place);
+            failure.extend(reads(&place, claim.kind, claim.mode, 0).into_iter().map(read));
+            let txn = TxnRequest { compare, success: vec![self.put(claim, &key, &on)], failure };
+            let Some(answer) = self.send(claim, &on, stale, txn).await? else { continue };
             if answer.succeeded {
                 self.joined(claim, answer.revision);
                 match self.granted(claim, answer.revision) {
@@ -133,7 +142,7 @@ impl Inner {
                     None => continue,
                 }
             }
-            match self.refused(claim, &key, &on, &answer)? {
+            match self.refused(claim, &key, &on, &answer.reads)? {
                 Some(true) => {
                     return match self.look_again(claim, &place).await? {
                         Asked::Queued(_) => {
@@ -166,28 +175,21 @@ impl Inner {
         compare
     }
 
-    /// Sends an ask, and a keepalive beside it where the lease was not heard of for a while. `None`: the lease was gone, ask again.
-    #[expect(clippy::too_many_arguments, reason = "the parts of one transaction")]
-    async fn send(
-        &self,
-        claim: &Claim,
-        key: &[u8],
-        place: &Place,
-        on: &OnLease,
-        stale: bool,
-        compare: Vec<Compare>,
-        line: Vec<RequestOp>,
-    ) -> Result<Option<Answered>> {
-        let value = Value::of(claim).encode();
-        let mut success = vec![put(key, value, on.lease().id)];
-        success.extend(line);
-        let mut failure = vec![
+    fn put(&self, claim: &Claim, key: &[u8], on: &OnLease) -> RequestOp {
+        put(key, Value::of(claim).encode(), on.lease().id)
+    }
+
+    /// What must be read to know why an ask was refused.
+    fn reasons(&self, claim: &Claim, key: &[u8], place: &Place) -> Vec<RequestOp> {
+        vec![
             read(RangeRequest::one(key)),
             read(RangeRequest::one(&self.schema.ended(claim.id)).keys()),
             read(RangeRequest::of(&place.name).oldest(3).keys()),
-        ];
-        failure.extend(reads(place, claim.kind, claim.mode, 0).into_iter().map(read));
-        let txn = TxnRequest { compare, success, failure };
+        ]
+    }
+
+    /// Sends an ask, and a keepalive beside it where the lease was not heard of for a while. `None`: the lease was gone, ask again.
+    async fn send(&self, claim: &Claim, on: &OnLease, stale: bool, txn: TxnRequest) -> Result<Option<Answered>> {
         let asking = self.txn("asking for a lock", txn);
         let answer = if stale {
             let (answer, kept) = tokio::join!(asking, self.keep_alive(on.lease(), &self.asks));
@@ -204,7 +206,7 @@ impl Inner {
                     entry.doubtful = false;
                 }
                 let (revision, succeeded) = (value.revision(), value.succeeded);
-                Ok(Some(Answered { revision, succeeded, reads: value.reads() }))
+                Ok(Some(Answered { revision, succeeded, reads: value.ranges().collect() }))
             }
             Err(failure) if failure.next == Next::NoLease => {
                 self.lease_is_gone(on.lease());
@@ -214,11 +216,7 @@ impl Inner {
         }
     }
 
-    pub(crate) async fn txn(
-        &self,
-        doing: &str,
-        txn: TxnRequest,
-    ) -> std::result::Result<Answer<TxnResponse>, Failure> {
+    pub(crate) async fn txn(&self, doing: &str, txn: TxnRequest) -> std::result::Result<Answer<TxnResponse>, Failure> {
         self.asks
             .call(doing, |wire| {
                 let txn = txn.clone();
@@ -229,19 +227,19 @@ impl Inner {
 
     /// Why a transaction put nothing: `Some(true)`, the claim is there from before; `None`, on a lease that is not ours now, and it
     /// was taken out; `Some(false)`, there is no room.
-    fn refused(&self, claim: &Claim, key: &[u8], on: &OnLease, answer: &Answered) -> Result<Option<bool>> {
-        let [own, ended, others, ..] = &answer.reads[..] else { return Err(unsettled(claim)) };
-        if let Some(kv) = own.first().filter(|kv| kv.key == key) {
+    fn refused(&self, claim: &Claim, key: &[u8], on: &OnLease, reads: &[RangeResponse]) -> Result<Option<bool>> {
+        let [own, ended, others, ..] = reads else { return Err(unsettled(claim)) };
+        if let Some(kv) = own.kvs.first().filter(|kv| kv.key == key) {
             if let Some(entry) = self.table().claims.get_mut(&claim.id) {
                 entry.revision = kv.create_revision;
             }
             return Ok((kv.lease == on.lease().id).then_some(true));
         }
-        if !ended.is_empty() {
+        if !ended.kvs.is_empty() {
             let what = "this claim was ended before its request arrived";
             return Err(Error::new(ErrorKind::Unavailable, what).with_hint("Ask again: that is another claim"));
         }
-        for kv in others {
+        for kv in &others.kvs {
             let Some(parsed) = self.schema.parse(&kv.key) else { continue };
             let of = |mode| if let Mode::Permits { of, .. } = mode { Some(of) } else { None };
             if parsed.kind != claim.kind {
@@ -272,7 +270,7 @@ impl Inner {
     async fn look_again(self: &Arc<Self>, claim: &Claim, place: &Place) -> Result<Asked> {
         let revision = self.table().claims.get(&claim.id).map_or(0, |entry| entry.revision);
         self.joined(claim, revision);
-        let (looked, revision) = self.look(claim, place).await?;
+        let (looked, revision) = self.look(claim, place, false).await?;
         match looked {
             Seen::Enter => match self.granted(claim, revision) {
                 Some(grant) => Ok(Asked::Granted(grant)),
@@ -285,27 +283,67 @@ impl Inner {
 
     /// Looks how a claim stands that is in line, and gives the revision that is its token if it is in.
     ///
-    /// An rw lock's claim is written anew with it: somebody may have become the writer since it joined, with a higher token than
-    /// its place in line has.
+    /// One that waits for longer than a moment is moved to the short lease of those who wait. An rw lock's claim is written anew with every look, on
+    /// the lease of its ttl: somebody may have become the writer since it joined, with a higher token than its place in line has.
     pub(crate) async fn look(
         &self,
         claim: &Claim,
         place: &Place,
+        move_on: bool,
     ) -> std::result::Result<(Seen, i64), Failure> {
-        let (key, revision) = {
+        let is_rw = claim.kind == Kind::RwLock;
+        let is_moved = self.table().claims.get(&claim.id).is_some_and(|entry| entry.trusted() < claim.ttl);
+        let moves = (move_on || is_moved) && waiting_seconds(claim) < seconds(claim);
+        let seconds = if is_rw || !moves { seconds(claim) } else { waiting_seconds(claim) };
+        let (looked, token) = self.look_from(claim, place, seconds, is_rw).await?;
+        if is_rw && moves && matches!(looked, Seen::Behind(_)) {
+            return self.look_from(claim, place, waiting_seconds(claim), is_rw).await; // it waits on: on the short lease
+        }
+        Ok((looked, token))
+    }
+
+    async fn look_from(
+        &self,
+        claim: &Claim,
+        place: &Place,
+        seconds: u64,
+        write: bool,
+    ) -> std::result::Result<(Seen, i64), Failure> {
+        let (key, revision, on) = {
             let table = self.table();
             let Some(entry) = table.claims.get(&claim.id) else { return Ok((Seen::Gone, 0)) };
-            (entry.key.clone(), entry.revision)
+            (entry.key.clone(), entry.revision, entry.on.clone())
         };
+        let moves = self.schema.layout == Layout::Tenure && on.is_none_or(|on| on.lease().seconds != seconds);
+        let to = if moves { Some(self.lease_of(seconds, claim.handover_ttl).await?.0) } else { None };
         let mut success = Vec::new();
-        if claim.kind == Kind::RwLock {
-            success.push(rewrite(&key, Value::of(claim).encode()));
+        match &to {
+            Some(to) if write => success.push(put(&key, Value::of(claim).encode(), to.lease().id)),
+            Some(to) => success.push(moved(&key, to.lease().id)),
+            None if write => success.push(rewrite(&key, Value::of(claim).encode())),
+            None => {}
         }
         success.extend(reads(place, claim.kind, claim.mode, revision).into_iter().map(read));
         let txn = TxnRequest { compare: vec![created_at(&key, revision)], success, failure: Vec::new() };
-        let answer = self.txn("looking at the line", txn).await?.value;
+        let answer = match self.txn("looking at the line", txn).await {
+            Ok(answer) => answer.value,
+            Err(failure) if failure.next == Next::NoLease => {
+                if let Some(to) = &to {
+                    self.lease_is_gone(to.lease());
+                }
+                return Ok((Seen::Gone, 0));
+            }
+            Err(failure) => return Err(failure),
+        };
         if !answer.succeeded {
             return Ok((Seen::Gone, 0));
+        }
+        if let Some(to) = to {
+            let keep_by = to.lease().base() + claim.handover_ttl / 3;
+            if let Some(entry) = self.table().claims.get_mut(&claim.id) {
+                entry.on = Some(to);
+            }
+            self.beat_by(keep_by);
         }
         let token = if claim.kind == Kind::RwLock { answer.revision() } else { revision };
         Ok((seen(&self.schema, place, claim.mode, &key, &answer.reads()), token))
@@ -317,7 +355,7 @@ impl Inner {
         let Some(entry) = table.claims.get_mut(&claim.id) else { return };
         (entry.revision, entry.stage) = (revision, Stage::Waiting);
         let key = entry.key.clone();
-        let keep_by = entry.on.as_ref().map(|on| on.lease().base() + claim.ttl / 3);
+        let keep_by = entry.on.as_ref().map(|on| on.lease().base() + entry.trusted() / 3);
         drop(table);
         self.ear.own(&key, claim.id, revision);
         if let Some(keep_by) = keep_by {
@@ -331,12 +369,13 @@ impl Inner {
         let entry = table.claims.get_mut(&claim.id)?;
         let lease = entry.on.as_ref().map(|on| Arc::clone(on.lease()))?;
         let now = Instant::now();
-        let until = claim.window(lease.base());
+        let trusted = entry.trusted();
+        let until = lease.base() + (trusted - margin(trusted));
         if lease.is_dead() || until <= now {
             return None;
         }
-        entry.stage = Stage::Held { since: now };
-        entry.expires = lease.base() + claim.ttl + claim.lock_delay;
+        (entry.stage, entry.token) = (Stage::Held { since: now }, token);
+        entry.expires = lease.base() + trusted + claim.lock_delay;
         let expires = entry.expires;
         drop(table);
         self.beat_by(expires);
@@ -345,8 +384,9 @@ impl Inner {
 }
 
 /// Whether there may be room, by what a refused try has read.
-fn has_room(inner: &Inner, claim: &Claim, place: &Place, key: &[u8], line: &[Vec<KeyValue>]) -> bool {
-    match (claim.mode, line) {
+fn has_room(inner: &Inner, claim: &Claim, place: &Place, key: &[u8], line: &[RangeResponse]) -> bool {
+    let line: Vec<_> = line.iter().map(|range| range.kvs.clone()).collect();
+    match (claim.mode, &line[..]) {
         (Mode::Exclusive, _) => false,
         (Mode::Shared, line) => seen(&inner.schema, place, claim.mode, key, line) == Seen::Enter,
         (Mode::Permits { .. }, [line]) => {
@@ -383,7 +423,7 @@ pub(crate) enum Waited {
 /// Whether what was told may mean that the claim gets in.
 pub(crate) fn matters(claim: &Claim, front: &Front, told: &Told) -> bool {
     match told {
-        Told::Live | Told::Gone => true,
+        Told::Live | Told::Gone | Told::Over => true,
         // A reader's writer became a reader.
         Told::Put(kv) if claim.mode == Mode::Shared => Value::decode(&kv.value).shared,
         // The waiter in front was let in: now it is the first who waits. To the first, who watches all, a newcomer is nothing.

@@ -1,7 +1,6 @@
 //! The verbs of the contract.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tenure_core::backend::{Abilities, Backend, BoxFuture, Fencing, Finding, Liveness, Reach, Waiting};
@@ -12,7 +11,6 @@ use tenure_core::{
 
 use crate::config::{Layout, Settings};
 use crate::inner::Inner;
-use crate::proto::{DeleteRangeRequest, PutRequest};
 
 /// What this store does in its own layout. In that of etcd's own recipe it does less: [`CONCURRENCY_ABILITIES`].
 pub const ABILITIES: Abilities = Abilities {
@@ -151,24 +149,7 @@ impl Backend for Etcd {
 
     /// A put and a delete in turns: what acquire and release could cost at the least.
     fn probe(&self) -> BoxFuture<'_, Result<()>> {
-        Box::pin(async move {
-            let number = self.inner.probes.fetch_add(1, Ordering::Relaxed);
-            let key = self.inner.schema.probe(number / 2);
-            if number.is_multiple_of(2) {
-                let request = PutRequest { key, value: b"probe".to_vec(), ..Default::default() };
-                let asked = self.inner.asks.call("a raw write", |wire| {
-                    let request = request.clone();
-                    async move { wire.put(request).await }
-                });
-                return Ok(asked.await.map(drop)?);
-            }
-            let request = DeleteRangeRequest { key, range_end: Vec::new() };
-            let asked = self.inner.asks.call("a raw delete", |wire| {
-                let request = request.clone();
-                async move { wire.delete(request).await }
-            });
-            Ok(asked.await.map(drop)?)
-        })
+        Box::pin(self.inner.probe())
     }
 
     fn examine(&self) -> BoxFuture<'_, Result<Vec<Finding>>> {

@@ -20,18 +20,8 @@ pub const SCHEMES: &[&str] = &["etcd", "etcds"];
 /// - `ca=FILE`: trust the certificates in this PEM file and no others, instead of the system's.
 /// - `cert=FILE`, `key=FILE`: the client's own certificate and its key, for servers that ask for one.
 /// - `server_name=NAME`: the name the certificate must have, where it is not the host's.
-pub const PARAMETERS: &[&str] = &[
-    "prefix",
-    "connect_limit",
-    "answer_limit",
-    "patience",
-    "strict",
-    "layout",
-    "ca",
-    "cert",
-    "key",
-    "server_name",
-];
+pub const PARAMETERS: &[&str] =
+    &["prefix", "connect_limit", "answer_limit", "patience", "strict", "layout", "ca", "cert", "key", "server_name"];
 
 /// How to reach and use the members. Start from [`Settings::default`] or [`Settings::from_url`].
 #[derive(Clone, Debug)]

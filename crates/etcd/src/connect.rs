@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use tenure_core::{Backend, Result, StoreUrl};
 
-use crate::config::Settings;
 use crate::Etcd;
+use crate::config::Settings;
 
 /// Connects to the cluster that a URL names.
 ///

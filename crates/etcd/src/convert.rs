@@ -10,7 +10,7 @@
 
 use std::sync::Arc;
 
-use tenure_core::{Claim, Grant, Instant, Kind, Mode, Result, Token};
+use tenure_core::{Claim, Grant, Instant, Kind, Mode, Result, Token, margin};
 
 use crate::codec::Value;
 use crate::error::Failure;
@@ -35,6 +35,7 @@ impl Inner {
     /// # Cancel safety
     /// Dropped, it may have been done or not: whoever asks again learns which.
     pub(crate) async fn convert(self: &Arc<Self>, claim: &Claim, to: Mode, known: Token) -> Result<Option<Grant>> {
+        self.move_back(claim).await?;
         let Some(on) = self.table().claims.get(&claim.id).and_then(|entry| entry.on.clone()) else { return Ok(None) };
         for _ in 0..16 {
             if Instant::now() > on.lease().base() + claim.ttl / 6 && !self.keep_alive(on.lease(), &self.asks).await? {
@@ -56,15 +57,17 @@ impl Inner {
                         continue; // something has changed: look again
                     }
                     if mode == Mode::Shared {
-                        self.ear.gone_here(&self.schema.beside(claim));
+                        self.ear.gone_here(&self.schema.beside(claim), false);
                     }
                     token.unwrap_or(Token::new(answer.revision() as u64))
                 }
             };
             let mut table = self.table();
             let Some(entry) = table.claims.get_mut(&claim.id) else { return Ok(None) };
-            entry.expires = entry.expires.max(on.lease().base() + claim.ttl + claim.lock_delay);
-            return Ok(Some(Grant { token, until: claim.window(on.lease().base()) }));
+            let (base, trusted) = (on.lease().base(), entry.trusted());
+            entry.expires = entry.expires.max(base + trusted + claim.lock_delay);
+            entry.token = token.get() as i64;
+            return Ok(Some(Grant { token, until: base + (trusted - margin(trusted)) }));
         }
         Ok(None)
     }
@@ -93,15 +96,7 @@ impl Inner {
     }
 }
 
-fn plan(
-    schema: &Schema,
-    claim: &Claim,
-    line: &[Ticket],
-    mine: usize,
-    to: Mode,
-    known: Token,
-    revision: i64,
-) -> Plan {
+fn plan(schema: &Schema, claim: &Claim, line: &[Ticket], mine: usize, to: Mode, known: Token, revision: i64) -> Plan {
     let ticket = &line[mine];
     let (token, had) = (ticket.token(), ticket.mode);
     if !ticket.holds || ticket.value.closing || ticket.parsed.kind != Kind::RwLock {
@@ -130,7 +125,8 @@ fn plan(
             if let Some(writer) = line.get(mine + 1) {
                 compare.push(created_at(&writer.kv.key, writer.kv.create_revision));
             }
-            let success = vec![put(&beside, ticket.value.encode(), ticket.kv.lease)];
+            let value = Value { shared: false, token: None, ..ticket.value.clone() };
+            let success = vec![put(&beside, value.encode(), ticket.kv.lease)];
             Plan::Do(TxnRequest { compare, success, failure: Vec::new() }, None, Mode::Exclusive)
         }
         (had, to) if had == to => Plan::Done(token), // the answer to the first time was lost

@@ -21,9 +21,7 @@ use tenure_core::{ClaimId, Clock, Instant};
 use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use crate::proto::{
-    GONE, KeyValue, WatchCancelRequest, WatchCreateRequest, WatchRequest, WatchResponse, Watching,
-};
+use crate::proto::{GONE, KeyValue, WatchCancelRequest, WatchCreateRequest, WatchRequest, WatchResponse, Watching};
 
 /// How long a claim lasts before its own key is watched.
 pub(crate) const SOON: Duration = Duration::from_millis(50);
@@ -37,6 +35,8 @@ pub(crate) enum Told {
     Put(KeyValue),
     /// A key is gone.
     Gone,
+    /// A hold of this client is over: whoever was next to it is first now.
+    Over,
     /// The server refuses to tell.
     Refused(String),
 }
@@ -212,13 +212,14 @@ impl Ear {
         }
     }
 
-    /// A claim is over: nobody needs to hear of its key any more but those who wait behind it, and those hear now.
-    pub(crate) fn gone_here(&self, key: &[u8]) {
+    /// A claim is over: nobody needs to hear of its key any more but those who wait behind it, and those hear now. If it
+    /// held, nobody was before it.
+    pub(crate) fn gone_here(&self, key: &[u8], held: bool) {
         let mut state = self.state();
         if let Some(watched) = state.watched.get_mut(key) {
             watched.own = None;
             for (_, subscriber) in &watched.subscribers {
-                let _ = subscriber.send(Told::Gone);
+                let _ = subscriber.send(if held { Told::Over } else { Told::Gone });
             }
         }
         state.forget_unwanted(key);
@@ -231,7 +232,7 @@ impl Ear {
             if *at > now {
                 return Some(*at);
             }
-            let Some((_, key)) = state.soon.pop_front() else { return None };
+            let (_, key) = state.soon.pop_front()?;
             if let Some(watched) = state.watched.get_mut(&key) {
                 watched.wanted = true;
                 state.create(&key);

@@ -43,7 +43,7 @@ impl Inner {
             Ok(()) => {
                 self.forget(claim.id);
                 if ending.beside {
-                    self.ear.gone_here(&self.schema.beside(claim));
+                    self.ear.gone_here(&self.schema.beside(claim), false);
                 }
                 Ok(())
             }

@@ -14,6 +14,8 @@ pub(crate) struct Failure {
     pub(crate) next: Next,
     /// The member may have done it, or may do it yet.
     pub(crate) in_doubt: bool,
+    /// Somebody said what is wrong; it is not only that nobody said anything.
+    pub(crate) spoken: bool,
     pub(crate) error: Error,
 }
 
@@ -44,7 +46,7 @@ impl From<Failure> for Error {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        Failure { next: Next::Fatal, in_doubt: false, error }
+        Failure { next: Next::Fatal, in_doubt: false, spoken: true, error }
     }
 }
 
@@ -57,7 +59,7 @@ pub(crate) fn explain(status: &Status, at: &Address, settings: &Settings, doing:
         error = error.with_hint(hint);
     }
     let in_doubt = matches!(next, Next::Elsewhere) || status.code() == Code::Unknown;
-    Failure { next, in_doubt, error: error.with_source(reason(status)) }
+    Failure { next, in_doubt, spoken: true, error: error.with_source(reason(status)) }
 }
 
 /// A member that has not answered in time.
@@ -65,7 +67,7 @@ pub(crate) fn silent(at: &Address, settings: &Settings, limit: std::time::Durati
     let error = Error::new(ErrorKind::Unavailable, format!("no answer within {limit:?} while {doing}"))
         .with_store(place(at, settings))
         .with_hint("Is a majority of the members up, and in reach? answer_limit=TIME allows for more time");
-    Failure { next: Next::Elsewhere, in_doubt: true, error }
+    Failure { next: Next::Elsewhere, in_doubt: true, spoken: false, error }
 }
 
 fn place(at: &Address, settings: &Settings) -> String {
@@ -95,21 +97,32 @@ fn words(status: &Status, next: Next, settings: &Settings) -> (ErrorKind, &'stat
         Next::Full => (
             ErrorKind::Backend,
             "etcd has no space left and takes nothing new",
-            Some("Compact and defragment it, then disarm the alarm: etcdctl compact, etcdctl defrag, etcdctl alarm disarm".into()),
+            Some(
+                "Compact and defragment it, then disarm the alarm: etcdctl compact, etcdctl defrag, etcdctl alarm disarm"
+                    .into(),
+            ),
         ),
         Next::Login => (ErrorKind::Backend, "etcd does not know who asks", Some(login.into())),
         Next::Later => (ErrorKind::Unavailable, "etcd has too much to do", Some("Ask again later".into())),
         Next::NoLease => (ErrorKind::Unavailable, "the lease was gone", Some("Ask again".into())),
         Next::Compacted => (ErrorKind::Unavailable, "etcd has forgotten that revision", Some("Ask again".into())),
-        Next::Elsewhere => (ErrorKind::Unavailable, "no member answered", tls_hint(status, settings).or_else(|| {
-            Some("Is a majority of the members up, and in reach of this host?".into())
-        })),
+        Next::Elsewhere => (
+            ErrorKind::Unavailable,
+            "no member answered",
+            tls_hint(status, settings)
+                .or_else(|| Some("Is a majority of the members up, and in reach of this host?".into())),
+        ),
         Next::Fatal if status.code() == Code::PermissionDenied => (
             ErrorKind::Backend,
             "etcd does not allow it",
-            Some(format!("Give the user's role readwrite on the prefix {0:?}: etcdctl role grant-permission ROLE --prefix=true readwrite {0}", format!("{}/", settings.prefix))),
+            Some(format!(
+                "Give the user's role readwrite on the prefix {0:?}: etcdctl role grant-permission ROLE --prefix=true readwrite {0}",
+                format!("{}/", settings.prefix)
+            )),
         ),
-        Next::Fatal if text.contains("authentication failed") => (ErrorKind::Backend, "etcd refused the login", Some(login.into())),
+        Next::Fatal if text.contains("authentication failed") => {
+            (ErrorKind::Backend, "etcd refused the login", Some(login.into()))
+        }
         Next::Fatal if text.contains("authentication is not enabled") => {
             (ErrorKind::Backend, "this etcd has no users", Some("Leave user and password out of the URL".into()))
         }

@@ -12,6 +12,8 @@ type Version = (u32, u32, u32);
 impl Inner {
     /// Looks whether a member answers and we may read there, to learn early what is wrong.
     pub(crate) async fn reach(&self) -> Result<()> {
+        self.asks.go_to_leader().await;
+        self.keep.follow(&self.asks);
         let request = RangeRequest::one(&self.schema.nothing());
         self.asks.call("connecting", |wire| wire_range(wire, request.clone())).await?;
         if self.settings.strict

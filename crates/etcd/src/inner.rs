@@ -42,6 +42,9 @@ pub(crate) struct Inner {
     /// When the heart beats next, in nanoseconds.
     beats_at: AtomicU64,
     pub(crate) probes: AtomicU64,
+    pub(crate) probing: AtomicBool,
+    /// What is probed with.
+    pub(crate) number: u64,
 }
 
 impl Inner {
@@ -62,7 +65,9 @@ impl Inner {
             runs: AtomicBool::new(false),
             bell: Notify::new(),
             beats_at: AtomicU64::new(u64::MAX),
-            probes: AtomicU64::new(fresh_id() as u64 & !0xffff_ffff),
+            probes: AtomicU64::new(0),
+            probing: AtomicBool::new(false),
+            number: fresh_id() as u64,
             settings,
         }))
     }
@@ -108,13 +113,17 @@ impl Inner {
 
     /// The lease for a claim, and whether it should be kept alive along with the ask: its window would be short otherwise.
     pub(crate) async fn lease(&self, claim: &Claim) -> std::result::Result<(OnLease, bool), Failure> {
-        let seconds = seconds(claim);
+        self.lease_of(seconds(claim), claim.ttl).await
+    }
+
+    /// The lease of so many seconds, for somebody who trusts it for that long.
+    pub(crate) async fn lease_of(&self, seconds: u64, ttl: Duration) -> std::result::Result<(OnLease, bool), Failure> {
         if self.schema.layout == Layout::Concurrency {
             let lease = Arc::new(self.grant(seconds).await?); // its key is named by it, so it is the claim's alone
             return Ok((OnLease::of(&lease), false));
         }
         if let Some(on) = self.leases.get(seconds, Instant::now()) {
-            let old = Instant::now().since(on.lease().base()) > claim.ttl / 6;
+            let old = Instant::now().since(on.lease().base()) > ttl / 6;
             return Ok((on, old));
         }
         let _alone = self.leases.making.lock().await;
@@ -202,7 +211,7 @@ impl Inner {
                 let entry = table.remove(id);
                 drop(table);
                 if let Some(entry) = entry {
-                    self.ear.gone_here(&entry.key);
+                    self.ear.gone_here(&entry.key, false);
                     if let (Some(news), Stage::Held { .. }) = (self.news.get(), entry.stage) {
                         news.lost(id);
                     }
@@ -215,7 +224,7 @@ impl Inner {
         match own {
             Own::Told(id, Told::Gone) => self.key_is_gone(id),
             Own::Told(id, Told::Put(kv)) => self.own_value(id, &kv.value),
-            Own::Told(_, Told::Live | Told::Refused(_)) => {}
+            Own::Told(_, Told::Live | Told::Over | Told::Refused(_)) => {}
             Own::Look(id) => {
                 let inner = Arc::clone(self);
                 self.spawn(async move { inner.look_at_own(id).await });
@@ -252,13 +261,20 @@ impl Inner {
         let Some(key) = self.table().claims.get(&id).map(|entry| entry.key.clone()) else { return };
         let request = RangeRequest::one(&key);
         let looked = self.asks.call("looking at a claim", |wire| wire_range(wire, request.clone())).await;
-        match looked {
-            Ok(answer) => match answer.value.kvs.first() {
+        // Without an answer nothing is lost: the next renewal proves the key.
+        if let Ok(answer) = looked {
+            match answer.value.kvs.first() {
                 Some(kv) => self.own_value(id, &kv.value),
                 None => self.key_is_gone(id),
-            },
-            Err(_) => {} // the next renewal proves the key
+            }
         }
+    }
+
+    /// A member that was cut off from the others tells nothing, and does not say so. A read has no answer there, and then the link
+    /// moves on, and the ear with it.
+    async fn ask_for_a_sign(&self) {
+        let request = RangeRequest::one(&self.schema.nothing());
+        let _ = self.asks.call_within(BEAT, "listening", |wire| wire_range(wire, request.clone())).await;
     }
 
     // The heart.
@@ -277,10 +293,11 @@ impl Inner {
                 Stage::Held { .. } | Stage::Closing => next = next.min(entry.expires),
                 Stage::Asking | Stage::Waiting => {
                     let Some(on) = &entry.on else { continue };
-                    let again = on.lease().base() + entry.claim.ttl / 3;
+                    let trusted = entry.trusted();
+                    let again = on.lease().base() + trusted / 3;
                     if again <= now {
                         due.insert(on.lease().id, on.clone());
-                        next = next.min(now + entry.claim.ttl / 24);
+                        next = next.min(now + trusted / 12);
                     }
                     next = next.min(again.max(now + Duration::from_millis(20)));
                 }
@@ -308,7 +325,7 @@ impl Inner {
     /// Claims that are over: their key is not anybody's any more.
     pub(crate) fn forget(&self, id: ClaimId) -> Option<Entry> {
         let entry = self.table().remove(id)?;
-        self.ear.gone_here(&entry.key);
+        self.ear.gone_here(&entry.key, matches!(entry.stage, Stage::Held { .. }));
         Some(entry)
     }
 }
@@ -411,13 +428,12 @@ async fn hear(inner: &Weak<Inner>, ear: &Arc<Ear>, member: &Member, moved: &Noti
                 let Some(inner) = inner.upgrade() else { return };
                 let (any, waits) = ear.wants();
                 next_beat = Instant::now() + if waits { BEAT } else { SLOW_BEAT };
-                // A member that was cut off from the others tells nothing, and does not say so: a read has no answer there.
-                let request = RangeRequest::one(&inner.schema.nothing());
-                if any {
-                    let _ = inner.asks.call_within(BEAT, "listening", |wire| wire_range(wire, request.clone())).await;
-                }
                 if inner.asks.number() != member.number {
                     return;
+                }
+                if any {
+                    let asking = Arc::clone(&inner);
+                    inner.spawn(async move { asking.ask_for_a_sign().await });
                 }
             }
         }

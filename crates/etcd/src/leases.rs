@@ -5,6 +5,9 @@
 //! there. A lease that nobody needs is not kept alive and ends by itself; one that was not used for a while is kept alive
 //! in the same flight as the ask that uses it.
 //!
+//! A claim asks on the lease of its ttl. One that must wait moves to a short one before long, so that a waiter that died is
+//! skipped soon; let in, it stands on that until its first renewal moves it back.
+//!
 //! Who can interleave: any number of claims join and leave while one of them, the heart or a renewal keeps the lease alive.
 //! `users` counts those who are on it, so that closing a client revokes only what nobody is on; who joins while it is being
 //! revoked finds it dead and makes another.
@@ -124,8 +127,7 @@ impl Leases {
     /// Takes out what nobody is on, for it to be revoked.
     pub(crate) fn unused(&self) -> Vec<Arc<Lease>> {
         let mut map = self.map();
-        let unused: Vec<_> =
-            map.values().filter(|lease| lease.users.load(Ordering::Acquire) == 0).map(Arc::clone).collect();
+        let unused: Vec<_> = map.values().filter(|lease| lease.users.load(Ordering::Acquire) == 0).map(Arc::clone).collect();
         for lease in &unused {
             lease.die();
             map.remove(&lease.seconds);
@@ -134,9 +136,14 @@ impl Leases {
     }
 }
 
-/// The lease that a claim needs, in whole seconds.
+/// The lease that a hold needs, in whole seconds.
 pub(crate) fn seconds(claim: &Claim) -> u64 {
     whole_seconds(claim.ttl + claim.lock_delay)
+}
+
+/// The lease that a waiter needs: one that died costs those behind it this, and not its whole ttl.
+pub(crate) fn waiting_seconds(claim: &Claim) -> u64 {
+    whole_seconds(claim.handover_ttl + claim.lock_delay)
 }
 
 pub(crate) fn whole_seconds(time: Duration) -> u64 {

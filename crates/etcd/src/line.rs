@@ -8,7 +8,7 @@
 use tenure_core::{ClaimId, Entry, Kind, Mode, Token, admit};
 
 use crate::codec::Value;
-use crate::proto::{KeyValue, RangeRequest};
+use crate::proto::{KeyValue, RangeRequest, RangeResponse};
 use crate::schema::{Parsed, Place, Range, Schema};
 
 /// What a claim learns from its reads.
@@ -40,6 +40,29 @@ impl Front {
 
     fn all(range: &Range) -> Self {
         Front { key: range.from.clone(), to: range.to.clone(), only: false }
+    }
+}
+
+/// What a newcomer must read in the transaction that puts its key, which is the last in line then: one read, as the server says how many there
+/// are.
+pub(crate) fn first_read(place: &Place, mode: Mode) -> RangeRequest {
+    match mode {
+        Mode::Permits { .. } => RangeRequest::of(&place.kind).oldest(0).keys(),
+        Mode::Shared => RangeRequest::of(&place.writers).newest(1),
+        Mode::Exclusive => RangeRequest::of(&place.kind).newest(2).keys(),
+    }
+}
+
+/// What that says.
+pub(crate) fn first_seen(schema: &Schema, place: &Place, mode: Mode, key: &[u8], read: &RangeResponse) -> Seen {
+    match (mode, read.kvs.as_slice()) {
+        (Mode::Exclusive, [mine]) if mine.key == key => Seen::Enter,
+        (Mode::Exclusive, [mine, front]) if mine.key == key => Seen::Behind(Front::one(front, read.count == 2)),
+        (Mode::Exclusive, _) => Seen::Gone,
+        (Mode::Shared, []) => Seen::Enter,
+        (Mode::Shared, [last, ..]) if Value::decode(&last.value).shared => Seen::Enter,
+        (Mode::Shared, [last, ..]) => Seen::Behind(Front::one(last, read.count == 1)),
+        (Mode::Permits { .. }, line) => permits(schema, place, key, line),
     }
 }
 

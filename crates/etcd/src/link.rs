@@ -107,6 +107,35 @@ impl Link {
         }
     }
 
+    /// Goes to the member that leads, if one says so: every write goes through it, and from the others that is two hops more.
+    pub(crate) async fn go_to_leader(&self) {
+        let members = self.settings.members.len();
+        if members == 1 {
+            return;
+        }
+        let (sender, mut leads) = tokio::sync::mpsc::channel(members);
+        for (place, address) in self.settings.members.iter().enumerate() {
+            let Ok(channel) = self.channel(place, address) else { continue };
+            let (wire, sender) = (Wire::new(channel, None), sender.clone());
+            tokio::spawn(async move {
+                if let Ok(Ok(status)) = tokio::time::timeout(LOOK_ROUND, wire.status()).await
+                    && status.header.is_some_and(|header| header.member_id == status.leader)
+                {
+                    let _ = sender.send(place as u64).await;
+                }
+            });
+        }
+        drop(sender);
+        if let Some(place) = leads.recv().await {
+            self.moves.store(place, Ordering::Relaxed);
+        }
+    }
+
+    /// Goes where another link is.
+    pub(crate) fn follow(&self, other: &Link) {
+        self.moves.store(other.number(), Ordering::Relaxed);
+    }
+
     /// Where it is now.
     pub(crate) fn number(&self) -> u64 {
         self.moves.load(Ordering::Relaxed)
@@ -170,11 +199,8 @@ impl Link {
         Ok(channel)
     }
 
-    /// How long one member may take before another is asked.
+    /// How long one member may take before another is asked; or the same one, where it is the only one, on a new connection.
     fn attempt_limit(&self) -> Duration {
-        if self.settings.members.len() == 1 {
-            return self.settings.answer_limit;
-        }
         (self.settings.answer_limit / 4).max(Duration::from_millis(200)).min(self.settings.answer_limit)
     }
 
@@ -201,6 +227,7 @@ impl Link {
     {
         let deadline = Instant::now() + limit;
         let (mut clean, mut tries, mut logins) = (true, 0u32, 0);
+        let mut said: Option<Failure> = None; // by a member that said anything: silence explains nothing
         loop {
             let left = deadline.since(Instant::now());
             let attempt = self.attempt_limit().min(left);
@@ -210,7 +237,13 @@ impl Link {
                     let failure = match tokio::time::timeout(attempt, ask(member.wire.clone())).await {
                         Ok(Ok(value)) => return Ok(Answer { value, sent, clean }),
                         Ok(Err(status)) => explain(&status, &member.address, &self.settings, doing),
-                        Err(_) => silent(&member.address, &self.settings, attempt, doing),
+                        Err(_) => match said.take() {
+                            Some(said) if Instant::now() >= deadline => said,
+                            before => {
+                                said = before;
+                                silent(&member.address, &self.settings, attempt, doing)
+                            }
+                        },
                     };
                     clean &= !failure.in_doubt;
                     match failure.next {
@@ -234,13 +267,15 @@ impl Link {
                 }
             };
             tries += 1;
+            let is_busy = failure.next == Next::Later;
             let may_help = matches!(failure.next, Next::Elsewhere | Next::Later);
             if !may_help || Instant::now() >= deadline {
                 return Err(Failure { in_doubt: failure.in_doubt || !clean, ..failure });
             }
+            said = if failure.spoken { Some(failure) } else { said };
             // Once round the members at once; then there is no majority, and one is waited for.
             let members = self.settings.members.len() as u32;
-            if failure.next == Next::Later || tries.is_multiple_of(members) {
+            if is_busy || tries.is_multiple_of(members) {
                 let pause = Duration::from_millis(20).saturating_mul(1 << (tries / members).min(4));
                 tokio::time::sleep(pause.min(deadline.since(Instant::now()))).await;
             }
@@ -248,6 +283,8 @@ impl Link {
     }
 }
 
+/// How long a member may take to say whether it leads.
+const LOOK_ROUND: Duration = Duration::from_millis(500);
 /// After so long without a word the kernel asks whether the other end is there.
 const KEEPALIVE: Duration = Duration::from_secs(5);
 

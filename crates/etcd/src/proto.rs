@@ -413,6 +413,11 @@ pub(crate) fn rewrite(key: &[u8], value: Vec<u8>) -> RequestOp {
     Op::Put(PutRequest { key: key.to_vec(), value, ignore_lease: true, ..Default::default() }).into()
 }
 
+/// A step that leaves a key as it is, and puts it on another lease.
+pub(crate) fn moved(key: &[u8], lease: i64) -> RequestOp {
+    Op::Put(PutRequest { key: key.to_vec(), lease, ignore_value: true, ..Default::default() }).into()
+}
+
 /// A step that removes a key.
 pub(crate) fn delete(key: &[u8]) -> RequestOp {
     Op::Delete(DeleteRangeRequest { key: key.to_vec(), range_end: Vec::new() }).into()
@@ -453,12 +458,16 @@ impl TxnResponse {
     }
 
     /// What its steps read, in order.
-    pub(crate) fn reads(self) -> Vec<Vec<KeyValue>> {
-        let reads = self.responses.into_iter().filter_map(|response| match response.done {
-            Some(Done::Range(range)) => Some(range.kvs),
+    pub(crate) fn ranges(self) -> impl Iterator<Item = RangeResponse> {
+        self.responses.into_iter().filter_map(|response| match response.done {
+            Some(Done::Range(range)) => Some(range),
             _ => None,
-        });
-        reads.collect()
+        })
+    }
+
+    /// The keys that they read.
+    pub(crate) fn reads(self) -> Vec<Vec<KeyValue>> {
+        self.ranges().map(|range| range.kvs).collect()
     }
 }
 

@@ -7,12 +7,14 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use tenure_core::{Claim, Instant, Renewal, Result};
+use tenure_core::{Claim, ClaimId, Error, Instant, Kind, Renewal, Result, margin};
 
+use crate::codec::Value;
 use crate::error::{Failure, Next, again};
 use crate::inner::Inner;
 use crate::leases::OnLease;
 use crate::link::Link;
+use crate::proto::{TxnRequest, created_at, moved, put};
 use crate::table::Stage;
 
 /// A renewal that is under way: dropped before it is done, its member was too slow.
@@ -44,6 +46,12 @@ impl Inner {
     /// Dropped, the member that was asked is asked nothing more.
     pub(crate) async fn renew(&self, claims: &[Claim]) -> Vec<Result<Renewal>> {
         let under_way = UnderWay { link: &self.keep, number: self.keep.number(), done: AtomicBool::new(false) };
+        let mut unmoved: HashMap<ClaimId, Error> = HashMap::new();
+        for claim in claims {
+            if let Err(failure) = self.move_back(claim).await {
+                unmoved.insert(claim.id, failure.error);
+            }
+        }
         let mut leases: HashMap<i64, OnLease> = HashMap::new();
         {
             let table = self.table();
@@ -58,7 +66,40 @@ impl Inner {
             kept.insert(*id, self.prove(on).await); // as a rule there is one
         }
         under_way.done.store(true, Ordering::Relaxed);
-        claims.iter().map(|claim| self.renewed(claim, &kept)).collect()
+        let renewed = |claim: &Claim| match unmoved.get(&claim.id) {
+            Some(error) => Err(again(error)),
+            None => self.renewed(claim, &kept),
+        };
+        claims.iter().map(renewed).collect()
+    }
+
+    /// A hold that was handed over stands on the short lease of those who wait: its first renewal moves it to that of its ttl, and so
+    /// does a conversion, before it writes anything.
+    pub(crate) async fn move_back(&self, claim: &Claim) -> std::result::Result<(), Failure> {
+        let (key, revision, token, asked) = {
+            let table = self.table();
+            match table.claims.get(&claim.id) {
+                Some(entry) if entry.trusted() < claim.ttl && matches!(entry.stage, Stage::Held { .. }) => {
+                    (entry.key.clone(), entry.revision, entry.token, entry.asked.clone())
+                }
+                _ => return Ok(()),
+            }
+        };
+        let (to, _) = self.lease(claim).await?;
+        let lease = to.lease().id;
+        let write = if claim.kind == Kind::RwLock {
+            let value = Value { token: Some(token as u64), asked, ..Value::of(claim) };
+            put(&key, value.encode(), lease)
+        } else {
+            moved(&key, lease)
+        };
+        let txn = TxnRequest { compare: vec![created_at(&key, revision)], success: vec![write], failure: Vec::new() };
+        if self.txn("renewing a hold", txn).await?.value.succeeded
+            && let Some(entry) = self.table().claims.get_mut(&claim.id)
+        {
+            entry.on = Some(to);
+        }
+        Ok(()) // where there is no key any more, its lease's keys say so
     }
 
     /// Keeps a lease alive, and then asks what is on it.
@@ -91,8 +132,9 @@ impl Inner {
         let Some(kept) = entry.on.as_ref().and_then(|on| kept.get(&on.lease().id)) else { return Ok(Renewal::Lost) };
         match kept {
             Ok(Kept::Since(since, keys)) if keys.contains(&entry.key) => {
-                entry.expires = entry.expires.max(*since + claim.ttl + claim.lock_delay);
-                Ok(Renewal::Held { until: claim.window(*since), asked: entry.asked.clone() })
+                let trusted = entry.trusted();
+                entry.expires = entry.expires.max(*since + trusted + claim.lock_delay);
+                Ok(Renewal::Held { until: *since + (trusted - margin(trusted)), asked: entry.asked.clone() })
             }
             Ok(Kept::Since(..)) => {
                 drop(table);

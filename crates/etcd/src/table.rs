@@ -4,11 +4,12 @@
 //! is gone. What is not here has nothing in the store, so ending it asks for nothing.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use tenure_core::{Ask, Claim, ClaimId, Instant};
 use tokio::sync::mpsc::UnboundedSender;
 
-use crate::leases::{Lease, OnLease};
+use crate::leases::{Lease, OnLease, seconds};
 
 /// How far a claim got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +30,8 @@ pub(crate) struct Entry {
     pub(crate) key: Vec<u8>,
     /// Its create revision; 0 while it is not known.
     pub(crate) revision: i64,
+    /// Its token, once it holds.
+    pub(crate) token: i64,
     pub(crate) stage: Stage,
     pub(crate) on: Option<OnLease>,
     /// When it ends in the store unless it is renewed: the lease may be kept alive by others, so this client ends it then.
@@ -50,6 +53,7 @@ impl Entry {
             claim: claim.clone(),
             key: Vec::new(),
             revision: 0,
+            token: 0,
             stage: Stage::Asking,
             on: None,
             expires: Instant::NEVER,
@@ -58,6 +62,14 @@ impl Entry {
             asked: None,
             ending: false,
             signal: None,
+        }
+    }
+
+    /// For how long its lease is good for it: its ttl, or what a waiter is granted.
+    pub(crate) fn trusted(&self) -> Duration {
+        match &self.on {
+            Some(on) if on.lease().seconds < seconds(&self.claim) => self.claim.handover_ttl,
+            _ => self.claim.ttl,
         }
     }
 

@@ -1,7 +1,7 @@
 //! Waiting in line: watch the one in front, and nothing else.
 //!
 //! The one in front, where nothing else is ahead, is the holder: when it is gone, the waiter holds, and asks nobody. Where more was
-//! ahead, it looks once. An rw lock's waiter always looks, for its token. The first who waits for permits watches everybody who
+//! ahead, it looks once; unless it was a hold of this same client, which nobody can have been before. An rw lock's waiter always looks, for its token. The first who waits for permits watches everybody who
 //! has some; when it is let in it writes its key anew, which tells the one behind it that it is the first now.
 //!
 //! Who can interleave: the one in front may go before the watch is there, so the first thing that a watch brings about is a
@@ -11,7 +11,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::{Claim, Clock, Error, ErrorKind, Grant, Instant, Kind, Mode, Result};
+use tenure_core::{Claim, Clock, Error, ErrorKind, Instant, Kind, Mode, Result};
 use tokio::sync::mpsc::unbounded_channel;
 
 use crate::ask::{Waited, matters};
@@ -22,6 +22,8 @@ use crate::leases::OnLease;
 use crate::line::{Front, Seen};
 use crate::proto::{Op, PutRequest, TxnRequest, created_at};
 
+/// How long a claim waits before it is moved to the short lease of those who wait: who is let in sooner is spared the write.
+const SETTLED: Duration = Duration::from_millis(300);
 /// How long a waiter hears nothing before it looks by itself: a net, under what should not happen.
 const SLOW_LOOK: Duration = Duration::from_secs(20);
 /// How long after a look that failed it looks again.
@@ -45,7 +47,8 @@ impl Inner {
         }
         let place = self.schema.place(&claim.name, claim.kind, claim.mode);
         let mut watch = self.watch_front(&front);
-        let mut look_at = Instant::now() + SLOW_LOOK;
+        let settles_at = Instant::now() + SETTLED;
+        let mut look_at = settles_at;
         let mut failing_since = None;
         loop {
             let must_look = tokio::select! {
@@ -53,7 +56,9 @@ impl Inner {
                 _ = gone.recv() => return Ok(Waited::Gone),
                 told = watch.next() => match told {
                     Told::Refused(reason) => return Err(refused(claim, &reason)),
-                    Told::Gone if front.only && is_direct(claim) => {
+                    told @ (Told::Gone | Told::Over)
+                        if is_direct(claim) && (front.only || matches!(told, Told::Over)) =>
+                    {
                         let revision = self.table().claims.get(&claim.id).map_or(0, |entry| entry.revision);
                         return Ok(self.let_in(claim, revision).await);
                     }
@@ -65,7 +70,8 @@ impl Inner {
             if !must_look {
                 continue;
             }
-            let looking = self.look(claim, &place);
+            let settled = Instant::now() >= settles_at;
+            let looking = self.look(claim, &place, settled);
             let looked = tokio::select! {
                 biased;
                 looked = looking => looked,
@@ -85,7 +91,7 @@ impl Inner {
                         watch = self.watch_front(&now);
                     }
                     front = now;
-                    look_at = Instant::now() + SLOW_LOOK;
+                    look_at = if settled { Instant::now() + SLOW_LOOK } else { settles_at };
                     failing_since = None;
                 }
                 Err(Failure { error, .. }) if error.is_transient() => {
@@ -107,20 +113,22 @@ impl Inner {
 
     /// A waiter is in; whether its lease is good for it must be sure.
     async fn let_in(&self, claim: &Claim, token: i64) -> Waited {
-        let Some(on) = self.lease_of(claim) else { return Waited::Gone };
-        let fresh = Instant::now() < on.lease().base() + claim.ttl / 2 && !on.lease().is_dead();
+        let Some((on, trusted)) = self.trust(claim) else { return Waited::Gone };
+        let fresh = Instant::now() < on.lease().base() + trusted / 2 && !on.lease().is_dead();
         // What is not answered is not granted: then the look that comes next decides, or the caller's patience.
         if !fresh && !matches!(self.keep_alive(on.lease(), &self.asks).await, Ok(true)) {
             return Waited::Gone;
         }
         match self.granted(claim, token) {
-            Some(grant) => Waited::Granted(Grant { ..grant }),
+            Some(grant) => Waited::Granted(grant),
             None => Waited::Gone,
         }
     }
 
-    fn lease_of(&self, claim: &Claim) -> Option<OnLease> {
-        self.table().claims.get(&claim.id).and_then(|entry| entry.on.clone())
+    fn trust(&self, claim: &Claim) -> Option<(OnLease, Duration)> {
+        let table = self.table();
+        let entry = table.claims.get(&claim.id)?;
+        Some((entry.on.clone()?, entry.trusted()))
     }
 
     /// Tells the one behind that this one was let in.

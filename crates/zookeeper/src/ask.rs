@@ -24,7 +24,7 @@ use tenure_core::{Claim, Clock, Error, ErrorKind, Grant, Instant, Kind, Mode, Re
 
 use crate::error::refused;
 use crate::inner::{Entry, Inner};
-use crate::layout::{Key, Layout, node_prefix, place};
+use crate::layout::{Key, Layout, Place, WAITING, is_movable, node_prefix, place};
 use crate::line::{Line, Standing, of};
 use crate::session::{Session, Trouble, User, Watched};
 use crate::ticket::Ticket;
@@ -76,9 +76,13 @@ impl Inner {
                 Err(error) => return Err(error),
             };
             self.enter_book(claim, &parent, &user);
-            match self.ask(&user.0, claim, &parent, wait, deadline, &mut queued).await? {
+            match self.ask(user, claim, &parent, wait, deadline, &mut queued).await? {
                 Came::In(grant) => return Ok(Some(grant)),
                 Came::TooLate => {
+                    if self.entry(claim.id).is_some_and(|entry| entry.node.is_none() && wait == Wait::No) {
+                        self.forget(claim.id); // nothing was sent for it
+                        return Ok(None);
+                    }
                     self.end(claim).await?;
                     return Ok(None);
                 }
@@ -97,6 +101,7 @@ impl Inner {
     fn enter_book(&self, claim: &Claim, parent: &str, user: &User) {
         let entry = Entry {
             user: user.clone(),
+            moving: None,
             parent: parent.to_owned(),
             node: None,
             sequence: 0,
@@ -113,8 +118,8 @@ impl Inner {
     }
 
     async fn ask(
-        &self,
-        session: &Session,
+        self: &Arc<Self>,
+        mut user: User,
         claim: &Claim,
         parent: &str,
         wait: Wait,
@@ -122,10 +127,14 @@ impl Inner {
         queued: &mut bool,
     ) -> Result<Came> {
         let mut since = Instant::now();
-        let Some((node, mut line)) = self.join(session, claim, parent).await? else { return Ok(Came::Nothing) };
+        if wait == Wait::No && self.is_busy(&user.0, claim, parent).await? {
+            return Ok(Came::TooLate);
+        }
+        let Some((mut node, mut line)) = self.join(&user.0, claim, parent).await? else { return Ok(Came::Nothing) };
         let path = |node: &str| format!("{parent}/{node}");
         let mut waited = false;
         loop {
+            let session = &user.0;
             let Some(me) = line.find(&node.name) else { return Ok(Came::Nothing) };
             self.must_match(session, claim, &line, &path(&node.name)).await?;
             let standing = line.standing(me);
@@ -136,11 +145,18 @@ impl Inner {
                 return Ok(Came::TooLate);
             }
             (*queued, waited) = (true, true);
+            if is_movable(self.settings.layout, claim) && session.timeout > WAITING {
+                let Some((other, name)) = self.shift(claim, WAITING).await? else { return Ok(Came::Nothing) };
+                (user, node.name) = (other, name);
+                let Some(now) = self.list(&user.0, claim, parent, false).await? else { return Ok(Came::Nothing) };
+                line = now;
+                continue;
+            }
             let (event, decides) = match standing {
-                Standing::Behind { node: front, key, decides } => {
+                Standing::Behind { node: front, key, movable, decides } => {
                     let event = self.watch_one(session, Watched::Node, &path(&front), false, deadline).await?;
                     let is_simple = matches!(claim.kind, Kind::Mutex | Kind::FairMutex | Kind::Election);
-                    (event, decides || is_simple && self.was_let_in(key))
+                    (event, decides || is_simple && !movable && self.was_let_in(key))
                 }
                 Standing::BehindWaiter { node: front } => {
                     (self.watch_one(session, Watched::Node, &path(&front), true, deadline).await?, false)
@@ -163,6 +179,23 @@ impl Inner {
                 Heard::Over => return Ok(Came::Nothing),
             }
         }
+    }
+
+    /// Whether whoever does not want to wait need not ask: a look costs a member little, and an ask in vain would cost the
+    /// quorum two writes and stand in the line meanwhile.
+    async fn is_busy(&self, session: &Session, claim: &Claim, parent: &str) -> Result<bool> {
+        let path = || parent.to_owned();
+        let look = vec![Request::Sync { path: path() }, Request::Children { path: path(), watch: false }];
+        let Ok(mut outcomes) = self.flight(session, "a look at the line", look).await? else { return Ok(false) };
+        let Some(Ok(Reply::Children(children))) = outcomes.pop() else { return Ok(false) };
+        let mut line = Line::read(self.settings.layout, &children);
+        if line.kind().is_some_and(|kind| kind != (claim.kind, of(claim.mode))) {
+            return Ok(false); // asking says what is wrong
+        }
+        let node = String::new();
+        let (key, kind, mode) = (Key::of(claim.id), claim.kind, claim.mode);
+        line.0.push(Place { node, key, kind, mode, generation: 0, sequence: 0, movable: false });
+        Ok(line.standing(line.0.len() - 1) != Standing::Enter)
     }
 
     /// Makes the claim's node and lists the line, in one flight. `None` if the session ends before that is done.
@@ -216,7 +249,7 @@ impl Inner {
         let sequence = place(self.settings.layout, &name).map_or(0, |place| place.sequence);
         self.edit(claim.id, |entry| {
             entry.node = Some(name.clone());
-            entry.sequence = sequence;
+            (entry.sequence, entry.token) = (sequence, Token::new(czxid as u64));
         });
         Node { name, token: Token::new(czxid as u64) }
     }
@@ -328,7 +361,14 @@ impl Inner {
     }
 
     /// Lists and watches the whole line until something in it changes: for the first of those that wait for room.
-    async fn watch_children(&self, session: &Session, claim: &Claim, node: &Node, parent: &str, deadline: Instant) -> Result<Heard> {
+    async fn watch_children(
+        &self,
+        session: &Session,
+        claim: &Claim,
+        node: &Node,
+        parent: &str,
+        deadline: Instant,
+    ) -> Result<Heard> {
         match tokio::time::timeout(self.settings.answer_limit, session.watch(Watched::Children, parent)).await {
             Ok(Ok((Reply::Children(children), told))) => {
                 let line = Line::read(self.settings.layout, &children);

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tenure_core::backend::{Abilities, Backend, BoxFuture, Fencing, Finding, Liveness, Reach, Waiting};
 use tenure_core::{
-    Ask, Claim, DEFAULT_TTL, Error, ErrorKind, Grant, Kind, LockName, MIN_TTL, Mode, News, Renewal, Result, Token, Versioned,
-    View, Wait,
+    Ask, Claim, DEFAULT_TTL, Error, ErrorKind, Grant, Kind, LockName, MIN_TTL, Mode, News, Renewal, Result, Token,
+    Versioned, View, Wait,
 };
 use tokio::sync::oneshot;
 

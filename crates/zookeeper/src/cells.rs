@@ -86,13 +86,14 @@ impl Inner {
                     Op::Check { path: life, version: -1 },
                     Op::Set { path: path.clone(), data: value.to_vec(), version: stat.version },
                 ],
-                None => vec![Op::Delete { path: life, version: -1 }, Op::Delete { path: path.clone(), version: stat.version }],
+                None => {
+                    vec![Op::Delete { path: life, version: -1 }, Op::Delete { path: path.clone(), version: stat.version }]
+                }
             }
         };
         loop {
             return match self.once(Request::Multi(ops.clone())).await? {
-                // A removal makes nothing: that it was done is all there is to say.
-                Ok(Reply::Multi(stats)) => Ok(Some(stats.first().map_or(expected + 1, |stat| stat.mzxid as u64))),
+                Ok(Reply::Multi(zxid)) => Ok(Some(zxid as u64)),
                 Ok(_) | Err(Refusal::BAD_VERSION | Refusal::NODE_EXISTS) => Ok(None),
                 Err(Refusal::NO_NODE) if expected == 0 => {
                     let user = self.any_session().await?;

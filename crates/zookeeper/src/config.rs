@@ -24,18 +24,8 @@ pub const SCHEMES: &[&str] = &["zk", "zks", "zookeeper"];
 /// - `ca=FILE`: trust the certificates in this PEM file and no others, instead of the system's.
 /// - `cert=FILE`, `key=FILE`: the client's own certificate and its key, for servers that ask for one.
 /// - `server_name=NAME`: the name the certificate must have, where it is not the host's.
-pub const PARAMETERS: &[&str] = &[
-    "root",
-    "layout",
-    "auth",
-    "connect_limit",
-    "answer_limit",
-    "patience",
-    "ca",
-    "cert",
-    "key",
-    "server_name",
-];
+pub const PARAMETERS: &[&str] =
+    &["root", "layout", "auth", "connect_limit", "answer_limit", "patience", "ca", "cert", "key", "server_name"];
 
 /// The port for clients, and the usual one with TLS.
 const PORT: u16 = 2181;
@@ -237,7 +227,9 @@ mod tests {
         assert_eq!(settings.hosts(), "a:2181,b:2182,[::1]:2181");
         assert_eq!((settings.chroot.as_str(), settings.root.as_str()), ("/apps/x", "/locks"));
         assert_eq!(settings.answer_limit, Duration::from_secs(2));
-        assert!(matches!(&settings.login, Some(Login::Digest { user, password }) if user == "app" && password.reveal() == "s@crit"));
+        assert!(
+            matches!(&settings.login, Some(Login::Digest { user, password }) if user == "app" && password.reveal() == "s@crit")
+        );
         assert_eq!(settings.describe(), "zk://app@a:2181,b:2182,[::1]:2181/apps/x");
         assert!(!format!("{settings:?}").contains("s@crit"));
         assert_eq!(settings.proof(), "/apps/x/locks/%proof");

@@ -107,11 +107,8 @@ impl Inner {
         let (session, generation) = (&entry.user.0, entry.generation + 1);
         let name = node(self.settings.layout, claim, Mode::Shared, generation, entry.sequence);
         let ticket = Ticket { token: Some(entry.token), asked: entry.asked.clone(), ..Ticket::of(claim) };
-        let create = Op::Create {
-            path: format!("{}/{name}", entry.parent),
-            data: ticket.encode(),
-            kind: NodeKind::Ephemeral,
-        };
+        let create =
+            Op::Create { path: format!("{}/{name}", entry.parent), data: ticket.encode(), kind: NodeKind::Ephemeral };
         let path = entry.path().expect("a hold has a node");
         let swap = Request::Multi(vec![create, Op::Delete { path: path.clone(), version: -1 }]);
         self.edit(claim.id, |entry| entry.unsure = true);
@@ -155,9 +152,11 @@ impl Inner {
         match self.flight(session, "a change of mode", vec![delete(needless)]).await? {
             Err(trouble) => return Err(self.explain(trouble, "change", &path)),
             Ok(outcomes) => {
-                if let Some(Err(Trouble::Refused(refusal))) = outcomes.into_iter().next().filter(|outcome| {
-                    !matches!(outcome, Ok(_) | Err(Trouble::Refused(Refusal::NO_NODE)))
-                }) {
+                if let Some(Err(Trouble::Refused(refusal))) = outcomes
+                    .into_iter()
+                    .next()
+                    .filter(|outcome| !matches!(outcome, Ok(_) | Err(Trouble::Refused(Refusal::NO_NODE))))
+                {
                     return Err(refused(refusal, "delete a node in", parent));
                 }
             }

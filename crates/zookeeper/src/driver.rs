@@ -113,7 +113,13 @@ impl State {
 }
 
 /// The life of a session, from its first connection to its end.
-pub(crate) async fn drive(session: Arc<Session>, dialed: Dialed, mut members: Members, inner: Weak<Inner>, settings: Arc<Settings>) {
+pub(crate) async fn drive(
+    session: Arc<Session>,
+    dialed: Dialed,
+    mut members: Members,
+    inner: Weak<Inner>,
+    settings: Arc<Settings>,
+) {
     let mut stream = dialed.stream;
     let fault = loop {
         let fault = converse(&session, &mut stream, &inner, &settings).await;
@@ -329,7 +335,13 @@ impl Session {
                     let pending = state.pending.pop_front().filter(|pending| pending.xid == xid);
                     let pending = pending.ok_or_else(|| nonsense("the number of an answer"))?;
                     let outcome = match header.error {
-                        0 => pending.request.decode(&mut body).ok_or_else(|| nonsense("an answer"))?,
+                        0 => match pending.request.decode(&mut body, header.zxid) {
+                            Some(outcome) => outcome,
+                            None => {
+                                pending.resolve(Err(Trouble::Unsure(Fault::nonsense("an answer"))));
+                                return Err(nonsense("an answer"));
+                            }
+                        },
                         code => Err(Refusal(code)),
                     };
                     match outcome {

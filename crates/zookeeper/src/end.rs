@@ -28,18 +28,19 @@ impl Inner {
         };
         let _turn = entry.turn.lock().await;
         let Some(entry) = self.entry(claim.id) else { return Ok(()) }; // somebody was faster
-        let session = &entry.user.0;
+        // What was sent last for a claim on its way to another session was sent there.
+        let session = &entry.moving.as_ref().unwrap_or(&entry.user).0;
         let deadline = Instant::now() + self.settings.answer_limit;
-        let mut sure = entry.node.is_some() && !entry.unsure;
+        let sure = entry.node.is_some() && !entry.unsure && entry.moving.is_none();
         loop {
-            let trouble = match if sure { self.delete(session, &entry).await? } else { self.search(session, claim, &entry).await? } {
-                Ok(()) => {
-                    self.forget(claim.id);
-                    return Ok(());
-                }
-                Err(trouble) => trouble,
-            };
-            sure &= entry.node.is_some();
+            let trouble =
+                match if sure { self.delete(session, &entry).await? } else { self.search(session, claim, &entry).await? } {
+                    Ok(()) => {
+                        self.forget(claim.id);
+                        return Ok(());
+                    }
+                    Err(trouble) => trouble,
+                };
             if matches!(trouble, Trouble::Over(_)) || session.is_over() {
                 self.forget(claim.id);
                 return Ok(());

@@ -100,20 +100,22 @@ fn again(error: &std::io::Error) -> std::io::Error {
 pub(crate) fn refused(refusal: Refusal, what: &str, path: &str) -> Error {
     let error = |kind, why: &str| Error::new(kind, format!("the server refused to {what} {path}: {why}"));
     match refusal {
-        Refusal::NO_AUTH => error(ErrorKind::Backend, "no permission").with_hint(
-            "Its ACL belongs to somebody else: give user and password in the URL, or use another root=",
-        ),
+        Refusal::NO_AUTH => error(ErrorKind::Backend, "no permission")
+            .with_hint("Its ACL belongs to somebody else: give user and password in the URL, or use another root="),
         Refusal::INVALID_ACL => error(ErrorKind::Backend, "the login gives no identity that a node could belong to")
             .with_hint("Look at user, password and auth= of the URL"),
-        Refusal::UNIMPLEMENTED => error(ErrorKind::Backend, "it does not know this request")
-            .with_hint("ZooKeeper 3.5.3 or newer is needed"),
+        Refusal::UNIMPLEMENTED => {
+            error(ErrorKind::Backend, "it does not know this request").with_hint("ZooKeeper 3.5.3 or newer is needed")
+        }
         Refusal::NOT_READ_ONLY => {
             error(ErrorKind::Unavailable, "it is read-only now").with_hint("It is cut off from its quorum; try again")
         }
         Refusal::SESSION_MOVED | Refusal::SESSION_EXPIRED => {
             error(ErrorKind::Unavailable, "the session is over").with_hint("Ask again: that is another session")
         }
-        Refusal::NO_NODE => error(ErrorKind::Unavailable, "there is no such node").with_hint("Somebody removed it; ask again"),
+        Refusal::NO_NODE => {
+            error(ErrorKind::Unavailable, "there is no such node").with_hint("Somebody removed it; ask again")
+        }
         Refusal(code) => error(ErrorKind::Backend, &format!("error {code}"))
             .with_hint("org.apache.zookeeper.KeeperException.Code says what that is"),
     }

@@ -35,12 +35,20 @@ impl Inner {
         let user = self.session(DEFAULT_TTL).await?;
         let mut findings = vec![session(user.0.timeout)];
         let login = match &self.settings.login {
-            None => finding(Level::Warning, "access", "no login: every node is everybody's, and anybody may break a lock. Give user and password in the URL"),
+            None => finding(
+                Level::Warning,
+                "access",
+                "no login: every node is everybody's, and anybody may break a lock. Give user and password in the URL",
+            ),
             Some(_) => finding(Level::Good, "access", "nodes belong to the login that made them"),
         };
         findings.push(login);
         if self.settings.tls.is_none() && self.settings.login.is_some() {
-            findings.push(finding(Level::Warning, "encryption", "the login travels in the clear: use zks:// and the servers' secureClientPort"));
+            findings.push(finding(
+                Level::Warning,
+                "encryption",
+                "the login travels in the clear: use zks:// and the servers' secureClientPort",
+            ));
         }
         if self.settings.tls.is_some() {
             findings.push(finding(Level::Good, "encryption", "TLS"));
@@ -90,7 +98,11 @@ fn members(said: &[(String, Option<Said>)]) -> Vec<Finding> {
     let answered: Vec<_> = said.iter().filter_map(|(at, said)| said.as_ref().map(|said| (at, said))).collect();
     for (at, said) in said {
         match said {
-            None => findings.push(finding(Level::Warning, &format!("{at}: member"), "it does not answer: if it is down, the others must carry on")),
+            None => findings.push(finding(
+                Level::Warning,
+                &format!("{at}: member"),
+                "it does not answer: if it is down, the others must carry on",
+            )),
             Some(said) if said.mode.is_none() => findings.push(finding(
                 Level::Warning,
                 &format!("{at}: member"),
@@ -104,7 +116,11 @@ fn members(said: &[(String, Option<Said>)]) -> Vec<Finding> {
         if let Some(version) = said.as_ref().and_then(|said| said.version)
             && version < OLDEST
         {
-            findings.push(finding(Level::Bad, &format!("{at}: version"), "ZooKeeper 3.5.3 or newer is needed: older ones have no containers"));
+            findings.push(finding(
+                Level::Bad,
+                &format!("{at}: version"),
+                "ZooKeeper 3.5.3 or newer is needed: older ones have no containers",
+            ));
         }
     }
     let versions: BTreeSet<_> = answered.iter().filter_map(|(_, said)| said.version).collect();
@@ -114,9 +130,17 @@ fn members(said: &[(String, Option<Said>)]) -> Vec<Finding> {
     let alone = answered.iter().any(|(_, said)| said.mode.as_deref() == Some("standalone"));
     let leads = answered.iter().any(|(_, said)| said.mode.as_deref() == Some("leader"));
     findings.push(match (alone, leads) {
-        (true, _) => finding(Level::Warning, "ensemble", "one server: while it is down, no lock can be had, and every session ends. Three carry on when one is lost"),
+        (true, _) => finding(
+            Level::Warning,
+            "ensemble",
+            "one server: while it is down, no lock can be had, and every session ends. Three carry on when one is lost",
+        ),
         (_, true) => finding(Level::Good, "ensemble", &format!("{} members in the URL, one of them leads", said.len())),
-        _ => finding(Level::Warning, "ensemble", "none of the members in the URL says that it leads: name all of them, so that each can be reached"),
+        _ => finding(
+            Level::Warning,
+            "ensemble",
+            "none of the members in the URL says that it leads: name all of them, so that each can be reached",
+        ),
     });
     findings
 }

@@ -56,6 +56,8 @@ struct Sessions {
 #[derive(Clone)]
 pub(crate) struct Entry {
     pub(crate) user: User,
+    /// The session that it is on its way to.
+    pub(crate) moving: Option<User>,
     pub(crate) parent: String,
     /// Its node, once its name is known.
     pub(crate) node: Option<String>,
@@ -126,6 +128,12 @@ impl Inner {
         sessions.open.iter().find(fits).map(Session::enter)
     }
 
+    /// Whether a session of this ttl would be longer than the one that the claim has.
+    pub(crate) fn may_grant_longer(&self, ttl: Duration, claim: &Claim) -> bool {
+        let longest = lock(&self.sessions).longest.unwrap_or(ttl);
+        self.entry(claim.id).is_some_and(|entry| entry.user.0.timeout < ttl.min(longest))
+    }
+
     /// The session for a ttl, opened now if need be.
     ///
     /// # Cancel safety
@@ -147,7 +155,11 @@ impl Inner {
         let opened = driver::open(&self.settings, ttl).await;
         let (session, dialed, members) = opened.map_err(|(fault, at)| {
             let plain = format!("zk://{at}");
-            let at = if self.settings.servers.len() > 1 { format!("{} (last tried: {at})", self.settings.hosts()) } else { at.to_string() };
+            let at = if self.settings.servers.len() > 1 {
+                format!("{} (last tried: {at})", self.settings.hosts())
+            } else {
+                at.to_string()
+            };
             fault.explain(&at, &plain)
         })?;
         let session = Arc::new(session);
@@ -270,7 +282,12 @@ impl Inner {
     }
 
     /// Sends requests in one flight; trouble with the connection is one for all of them.
-    pub(crate) async fn flight(&self, session: &Session, what: &str, requests: Vec<Request>) -> Result<Result<Vec<Outcome>, Trouble>> {
+    pub(crate) async fn flight(
+        &self,
+        session: &Session,
+        what: &str,
+        requests: Vec<Request>,
+    ) -> Result<Result<Vec<Outcome>, Trouble>> {
         let asked = match session.send_all(requests) {
             Ok(asked) => asked,
             Err(trouble) => return Ok(Err(trouble)),
@@ -421,7 +438,7 @@ impl Inner {
                     let mut is_lost = false;
                     self.edit(id, |entry| {
                         // A change of its mode has another node, and is under way if this one has gone.
-                        is_lost = entry.path().as_deref() == Some(&path) && !entry.unsure;
+                        is_lost = entry.path().as_deref() == Some(&path) && !entry.unsure && entry.moving.is_none();
                         entry.lost |= is_lost;
                     });
                     if is_lost {

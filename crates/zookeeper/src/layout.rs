@@ -4,6 +4,7 @@
 //! /tenure                                  root, a container: it goes when it is empty
 //! /tenure/invoices%2F2026                  a name, a container too
 //! /tenure/invoices%2F2026/mutex-5f1c…-0-0000000007     a claim: kind and mode, a hash of its id, generation, place in line
+//!                                          (the generation is 0m where the claim may move to another session)
 //! /tenure-cells/stock                      a cell
 //! ```
 //!
@@ -14,6 +15,7 @@
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
 use std::num::NonZeroU32;
+use std::time::Duration;
 
 use tenure_core::{Claim, ClaimId, Error, ErrorKind, Fingerprint, Kind, LockName, Mode, Result};
 
@@ -28,6 +30,9 @@ pub enum Layout {
     /// Curator's: its mutex and its rw lock, at the path that Curator would use.
     Curator,
 }
+
+/// The longest timeout of a session that a claim waits with: what a waiter that died costs those behind it.
+pub(crate) const WAITING: Duration = tenure_core::DEFAULT_TTL;
 
 /// A hash of a claim's id, which names its node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -62,10 +67,12 @@ pub(crate) struct Place {
     pub(crate) key: Key,
     pub(crate) kind: Kind,
     pub(crate) mode: Mode,
-    /// How often its mode was changed.
+    /// How often its mode or its session was changed.
     pub(crate) generation: u32,
     /// Its place in line: drawn by the server, and wraps.
     pub(crate) sequence: i32,
+    /// It may go and yet stay, as another node at the same place: see [`crate::shift`].
+    pub(crate) movable: bool,
 }
 
 /// Where a name's nodes are.
@@ -94,7 +101,10 @@ pub(crate) fn cell(settings: &Settings, name: &LockName) -> String {
 pub(crate) fn node_prefix(layout: Layout, claim: &Claim, mode: Mode, generation: u32) -> String {
     let key = Key::of(claim.id);
     match layout {
-        Layout::Tenure => format!("{}-{key}-{generation}-", tag(claim.kind, mode)),
+        Layout::Tenure => {
+            let movable = if is_movable(layout, claim) { "m" } else { "" };
+            format!("{}-{key}-{generation}{movable}-", tag(claim.kind, mode))
+        }
         Layout::Curator => {
             let digits = key.to_string();
             let uuid = format!("{}-{}-{}-{generation:04x}-7e7e7e000000", &digits[..8], &digits[8..12], &digits[12..]);
@@ -106,6 +116,11 @@ pub(crate) fn node_prefix(layout: Layout, claim: &Claim, mode: Mode, generation:
             format!("_c_{uuid}-{what}")
         }
     }
+}
+
+/// Whether a claim waits with another session than it holds with.
+pub(crate) fn is_movable(layout: Layout, claim: &Claim) -> bool {
+    layout == Layout::Tenure && claim.ttl > WAITING
 }
 
 /// The whole name of a node whose place in line is known.
@@ -132,9 +147,11 @@ pub(crate) fn place(layout: Layout, node: &str) -> Option<Place> {
             let mut parts = node.splitn(4, '-');
             let (kind, mode) = untag(parts.next()?)?;
             let key = Key(u64::from_str_radix(parts.next().filter(|key| key.len() == 16)?, 16).ok()?);
-            let generation = parts.next()?.parse().ok()?;
+            let generation = parts.next()?;
+            let (generation, movable) = generation.strip_suffix('m').map_or((generation, false), |number| (number, true));
+            let generation = generation.parse().ok()?;
             let sequence = parts.next()?.parse().ok()?;
-            Some(Place { node: node.to_owned(), key, kind, mode, generation, sequence })
+            Some(Place { node: node.to_owned(), key, kind, mode, generation, sequence, movable })
         }
         Layout::Curator => {
             let marks = [
@@ -142,11 +159,13 @@ pub(crate) fn place(layout: Layout, node: &str) -> Option<Place> {
                 ("__READ__", Kind::RwLock, Mode::Shared),
                 ("__WRIT__", Kind::RwLock, Mode::Exclusive),
             ];
-            let (at, mark, kind, mode) =
-                marks.iter().filter_map(|(mark, kind, mode)| Some((node.rfind(mark)?, mark, *kind, *mode))).max_by_key(|found| found.0)?;
+            let (at, mark, kind, mode) = marks
+                .iter()
+                .filter_map(|(mark, kind, mode)| Some((node.rfind(mark)?, mark, *kind, *mode)))
+                .max_by_key(|found| found.0)?;
             let sequence = node[at + mark.len()..].parse().ok()?;
             let (key, generation) = curator_key(&node[..at]);
-            Some(Place { node: node.to_owned(), key, kind, mode, generation, sequence })
+            Some(Place { node: node.to_owned(), key, kind, mode, generation, sequence, movable: false })
         }
     }
 }
@@ -243,7 +262,6 @@ pub(crate) fn check_path(path: &str) -> std::result::Result<(), &'static str> {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use std::time::Duration;
     use tenure_core::{Note, Origin};
 
     use super::*;

@@ -134,7 +134,8 @@ impl Inner {
                 return Ok(view);
             }
             let user = self.any_session().await?;
-            let told = match tokio::time::timeout(self.settings.answer_limit, user.0.watch(Watched::Children, &parent)).await {
+            let told = match tokio::time::timeout(self.settings.answer_limit, user.0.watch(Watched::Children, &parent)).await
+            {
                 Ok(Ok((Reply::Children(children), told))) if children.len() == view.holders.len() + view.line.len() => told,
                 _ => {
                     // There is nothing to watch, or it has changed already.
@@ -235,8 +236,9 @@ fn view_of(name: &LockName, seen: Vec<Seen>) -> View {
         let (token, age) = (seen.token(), seen.age());
         let Seen { place, ticket, holds, .. } = seen;
         let claim = place.key.fingerprint();
-        // While a mode is being changed a claim has two nodes at one place: the older one counts.
-        let is_twice = view.holders.last().is_some_and(|last| last.claim == claim);
+        // While its mode or its session is being changed a claim has two nodes at one place: the older one counts.
+        let is_twice = view.holders.last().is_some_and(|last| last.claim == claim)
+            || view.line.last().is_some_and(|last| last.claim == claim);
         if is_twice {
             continue;
         }
@@ -253,13 +255,7 @@ fn view_of(name: &LockName, seen: Vec<Seen>) -> View {
                 asked: ticket.asked,
             });
         } else {
-            view.line.push(Waiter {
-                claim,
-                mode: place.mode,
-                note: ticket.note,
-                origin: ticket.origin,
-                waiting_for: age,
-            });
+            view.line.push(Waiter { claim, mode: place.mode, note: ticket.note, origin: ticket.origin, waiting_for: age });
         }
     }
     view.last = view.holders.iter().map(|holder| holder.token).max();

@@ -30,6 +30,7 @@ impl Inner {
         for (session, trouble) in &mut proved {
             *trouble = self.prove(session).await.err();
         }
+        claims.iter().for_each(|claim| self.shift_home(claim));
         let now = Instant::now();
         claims
             .iter()
@@ -43,7 +44,9 @@ impl Inner {
                         Ok(Renewal::Held { until: self.until(session, claim, now), asked: entry.asked })
                     }
                     _ if session.is_over() => Ok(Renewal::Lost),
-                    Some((_, Some(trouble))) => Err(self.explain(trouble.clone(), "renew a session at", &self.settings.root)),
+                    Some((_, Some(trouble))) => {
+                        Err(self.explain(trouble.clone(), "renew a session at", &self.settings.root))
+                    }
                     _ => Err(self.unproved()),
                 }
             })
@@ -53,7 +56,7 @@ impl Inner {
     /// Sees to it that the session is known to be alive.
     async fn prove(&self, session: &Session) -> Result<(), Trouble> {
         let (timeout, now) = (session.timeout, Instant::now());
-        let usual = trust::lag(timeout) + trust::renewal_interval(timeout) * 2;
+        let usual = trust::lag(timeout) + trust::sign_of_life_interval(timeout) * 2;
         let is_here = session.phase.borrow().is_here();
         if is_here && session.until() + usual > now + (timeout - tenure_core::margin(timeout)) {
             return Ok(());

@@ -36,8 +36,7 @@ impl Inner {
     /// Dropped, the servers remove them in their own time.
     pub(crate) async fn tidy_names(self: &Arc<Self>, quiet: Duration) {
         let now = Instant::now();
-        let in_use: std::collections::HashSet<String> =
-            self.book().values().map(|entry| entry.parent.clone()).collect();
+        let in_use: std::collections::HashSet<String> = self.book().values().map(|entry| entry.parent.clone()).collect();
         let mut names = Vec::new();
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).retain(|name, since| {
             let goes = now.since(*since) >= quiet;

@@ -25,11 +25,25 @@ pub(crate) enum Request {
 /// A part of a [`Request::Multi`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Op {
-    Create { path: String, data: Vec<u8>, kind: NodeKind },
-    Delete { path: String, version: i32 },
-    Set { path: String, data: Vec<u8>, version: i32 },
+    Create {
+        path: String,
+        data: Vec<u8>,
+        kind: NodeKind,
+    },
+    Delete {
+        path: String,
+        version: i32,
+    },
+    Set {
+        path: String,
+        data: Vec<u8>,
+        version: i32,
+    },
     /// Only if the node is there, with this version.
-    Check { path: String, version: i32 },
+    Check {
+        path: String,
+        version: i32,
+    },
 }
 
 /// How long a node lives and who names it.
@@ -78,8 +92,8 @@ pub(crate) enum Reply {
     Created(String, Stat),
     /// Written: what the server says about it now.
     Stat(Stat),
-    /// Done, each part: what the server says about those that made or wrote a node.
-    Multi(Vec<Stat>),
+    /// Done, each part, in this transaction.
+    Multi(i64),
     /// What a node says.
     Data(Vec<u8>, Stat),
     /// The names of a node's children.
@@ -145,6 +159,7 @@ pub(crate) const XID_PING: i32 = -2;
 pub(crate) const XID_AUTH: i32 = -4;
 pub(crate) const XID_SET_WATCHES: i32 = -8;
 
+const OP_CREATE_PLAIN: i32 = 1;
 const OP_DELETE: i32 = 2;
 const OP_GET: i32 = 4;
 const OP_SET: i32 = 5;
@@ -209,8 +224,8 @@ impl Request {
         });
     }
 
-    /// Its answer, after the header.
-    pub(crate) fn decode(&self, body: &mut Reader<'_>) -> Option<Result<Reply, Refusal>> {
+    /// Its answer, after the header, which has the number of the transaction.
+    pub(crate) fn decode(&self, body: &mut Reader<'_>, zxid: i64) -> Option<Result<Reply, Refusal>> {
         Some(Ok(match self {
             Request::Create { .. } => Reply::Created(body.text()?, body.stat()?),
             Request::Delete { .. } | Request::Sync { .. } => Reply::Done,
@@ -220,7 +235,7 @@ impl Request {
                 let many = body.int()?.max(0);
                 Reply::Children((0..many).map(|_| body.text()).collect::<Option<_>>()?)
             }
-            Request::Multi(_) => return multi(body),
+            Request::Multi(_) => return multi(body, zxid),
         }))
     }
 }
@@ -229,7 +244,7 @@ impl Op {
     fn encode(&self, access: Access, out: &mut Vec<u8>) {
         match self {
             Op::Create { path, data, kind } => {
-                part(out, OP_CREATE, false, -1);
+                part(out, OP_CREATE_PLAIN, false, -1);
                 create(out, path, data, access, *kind);
             }
             Op::Delete { path, version } => {
@@ -253,20 +268,18 @@ impl Op {
 }
 
 /// The answer to several in one: the first refusal that is a reason and not a consequence, or none.
-fn multi(body: &mut Reader<'_>) -> Option<Result<Reply, Refusal>> {
-    let (mut refusal, mut stats) = (None, Vec::new());
+fn multi(body: &mut Reader<'_>, zxid: i64) -> Option<Result<Reply, Refusal>> {
+    let mut refusal = None;
     loop {
         let (op, done) = (body.int()?, body.byte()? != 0);
         body.int()?;
         if done {
-            return Some(refusal.map_or(Ok(Reply::Multi(stats)), Err));
+            return Some(refusal.map_or(Ok(Reply::Multi(zxid)), Err));
         }
         match op {
-            OP_CREATE => {
-                body.text()?;
-                stats.push(body.stat()?);
-            }
-            OP_SET => stats.push(body.stat()?),
+            OP_CREATE_PLAIN => drop(body.text()?),
+            OP_CREATE => drop((body.text()?, body.stat()?)),
+            OP_SET => drop(body.stat()?),
             OP_DELETE | OP_CHECK => {}
             -1 => {
                 let code = body.int()?;
@@ -504,7 +517,7 @@ mod tests {
             int(&mut body, code);
         }
         part(&mut body, -1, true, -1);
-        assert_eq!(swap.decode(&mut Reader(&body)), Some(Err(Refusal::NO_NODE)));
+        assert_eq!(swap.decode(&mut Reader(&body), 7), Some(Err(Refusal::NO_NODE)));
     }
 
     proptest! {
@@ -521,7 +534,7 @@ mod tests {
                 Request::Children { path, watch: false },
                 Request::Multi(vec![]),
             ] {
-                request.decode(&mut Reader(&bytes));
+                request.decode(&mut Reader(&bytes), 7);
             }
         }
     }

@@ -62,11 +62,17 @@ proptest! {
             let mode = ticket.parsed.mode;
             let place = schema.place(&name, kind, mode);
             let until_mine = &line[..=at];
+            let first = first_read(&place, mode);
+            let within = |kv: &&KeyValue| kv.key >= first.key && kv.key < first.range_end;
+            let count = until_mine.iter().filter(within).count() as i64;
+            let read = RangeResponse { kvs: answer(until_mine, &first), count, ..Default::default() };
+            let at_first = first_seen(&schema, &place, mode, &line[at].key, &read);
             for (keys, up_to) in [(until_mine, 0), (&line[..], line[at].create_revision)] {
                 let answers: Vec<_> =
                     reads(&place, kind, mode, up_to).iter().map(|request| answer(keys, request)).collect();
                 let seen = seen(&schema, &place, mode, &line[at].key, &answers);
                 let was_downgraded = ticket.mode != mode;
+                prop_assert_eq!(&at_first, &seen, "a newcomer learns the same");
                 match &seen {
                     _ if was_downgraded => {} // it holds, and asks for nothing
                     Seen::Enter => prop_assert!(ticket.holds),

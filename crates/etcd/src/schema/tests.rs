@@ -83,7 +83,8 @@ fn keys_come_back() {
     }
     let beside = schema.parse(&schema.beside(&claim("x", Kind::RwLock, Mode::Shared))).unwrap();
     assert!(beside.beside && beside.mode == Mode::Exclusive);
-    for foreign in ["a/b/lock/x", "a/b/lock/x mutex/x", "a/b/lock/x other/x/1", "a/b/cell/x ", "c", "a/b/lock/!7 mutex/x/1"] {
+    for foreign in ["a/b/lock/x", "a/b/lock/x mutex/x", "a/b/lock/x other/x/1", "a/b/cell/x ", "c", "a/b/lock/!7 mutex/x/1"]
+    {
         assert_eq!(schema.parse(foreign.as_bytes()), None, "{foreign}");
     }
 }

@@ -5,14 +5,14 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 /// A session with one server. It lapses by itself when dropped.
-pub struct Raw {
+pub(crate) struct Raw {
     stream: TcpStream,
     xid: i32,
 }
 
 impl Raw {
     /// Connects.
-    pub fn connect(address: SocketAddr) -> Raw {
+    pub(crate) fn connect(address: SocketAddr) -> Raw {
         let mut stream = TcpStream::connect(address).expect("the server listens");
         stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a socket has timeouts");
         let mut hello = Vec::new();
@@ -28,7 +28,7 @@ impl Raw {
     }
 
     /// The names of a node's children; `None` if there is no such node.
-    pub fn children(&mut self, path: &str) -> Option<Vec<String>> {
+    pub(crate) fn children(&mut self, path: &str) -> Option<Vec<String>> {
         let mut body = text(path);
         body.push(0);
         let answer = self.call(8, &body).ok()?;
@@ -44,7 +44,7 @@ impl Raw {
 
     /// What a node says.
     #[allow(dead_code)] // not every test file looks at that
-    pub fn data(&mut self, path: &str) -> Option<Vec<u8>> {
+    pub(crate) fn data(&mut self, path: &str) -> Option<Vec<u8>> {
         let mut body = text(path);
         body.push(0);
         let answer = self.call(4, &body).ok()?;
@@ -54,21 +54,22 @@ impl Raw {
 
     /// Deletes a node; the server's own error number if it says no.
     #[allow(dead_code)]
-    pub fn delete(&mut self, path: &str) -> Result<(), i32> {
+    pub(crate) fn delete(&mut self, path: &str) -> Result<(), i32> {
         let mut body = text(path);
         body.extend((-1_i32).to_be_bytes());
         self.call(2, &body).map(drop)
     }
 
     /// How many nodes are beneath one.
-    pub fn beneath(&mut self, path: &str) -> usize {
+    #[allow(dead_code)]
+    pub(crate) fn beneath(&mut self, path: &str) -> usize {
         self.sync(path);
         let children = self.children(path).unwrap_or_default();
         children.iter().map(|child| 1 + self.beneath(&format!("{path}/{child}"))).sum()
     }
 
     /// Lets the server catch up with its leader.
-    pub fn sync(&mut self, path: &str) {
+    pub(crate) fn sync(&mut self, path: &str) {
         let _ = self.call(9, &text(path));
     }
 
