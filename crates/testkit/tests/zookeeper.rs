@@ -2,6 +2,7 @@
 
 mod orphan;
 
+use std::io::Write as _;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -89,6 +90,32 @@ fn with_tls_it_shows_its_certificate_and_may_demand_one() {
         openssl.arg("-cert").arg(&pem.client).arg("-key").arg(&pem.client_key);
         assert!(openssl.status().unwrap().success());
     }
+}
+
+/// ZooKeeper's own command: what it prints when it is told these lines.
+fn command_line(server: &ZooKeeper, java: &[&str], lines: &str) -> String {
+    let mut command = Command::new("java");
+    command.args(java).args(["-cp", "/usr/share/java/zookeeper.jar:/usr/share/java/slf4j-nop.jar"]);
+    command.args(["org.apache.zookeeper.ZooKeeperMain", "-server", &server.address().to_string()]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
+}
+
+#[test]
+fn users_say_who_they_are_by_sasl_and_the_superuser_by_digest() {
+    let server = ZooKeeper::start(ZooKeeperOptions::new().superuser("secret").sasl_user("alice", "wonder"));
+    let login = server.dir().join("client.conf");
+    let module = "org.apache.zookeeper.server.auth.DigestLoginModule required username=\"alice\" password=\"wonder\"";
+    std::fs::write(&login, format!("Client {{ {module}; }};")).unwrap();
+    let as_alice = format!("-Djava.security.auth.login.config={}", login.display());
+    let created = command_line(&server, &[&as_alice], "create /alices treasure sasl:alice:cdrwa\nget /alices\nquit\n");
+    assert!(created.contains("treasure"), "{created}");
+    let stranger = command_line(&server, &[], "get /alices\nquit\n");
+    assert!(!stranger.contains("treasure") && stranger.contains("nsufficient permission"), "{stranger}");
+    let superuser = command_line(&server, &[], "addauth digest super:secret\nget /alices\nquit\n");
+    assert!(superuser.contains("treasure"), "{superuser}");
 }
 
 #[test]
