@@ -19,7 +19,7 @@ use crate::ear::{Ear, Own, Told};
 use crate::error::{Failure, Next};
 use crate::leases::{Lease, Leases, OnLease, fresh_id, seconds, whole_seconds};
 use crate::link::{Link, Login, Member};
-use crate::proto::{LeaseGrantRequest, RangeRequest};
+use crate::proto::{KeyValue, LeaseGrantRequest, RangeRequest};
 use crate::schema::Schema;
 use crate::table::{Entry, Stage, Table};
 
@@ -211,7 +211,8 @@ impl Inner {
                 let entry = table.remove(id);
                 drop(table);
                 if let Some(entry) = entry {
-                    self.ear.gone_here(&entry.key, false);
+                    self.ear.gone_here(&entry.key, None);
+                    self.table().leave(&entry);
                     if let (Some(news), Stage::Held { .. }) = (self.news.get(), entry.stage) {
                         news.lost(id);
                     }
@@ -222,9 +223,16 @@ impl Inner {
 
     fn told(self: &Arc<Self>, own: Own) {
         match own {
-            Own::Told(id, Told::Gone) => self.key_is_gone(id),
-            Own::Told(id, Told::Put(kv)) => self.own_value(id, &kv.value),
-            Own::Told(_, Told::Live | Told::Over | Told::Refused(_)) => {}
+            Own::Told(id, Told::Gone(revision)) => {
+                // A key is used again: what was before the claim is not about it.
+                let is_of_it = |entry: &Entry| entry.revision > 0 && entry.revision < revision;
+                let is_gone = self.table().claims.get(&id).is_some_and(is_of_it);
+                if is_gone {
+                    self.key_is_gone(id);
+                }
+            }
+            Own::Told(id, Told::Put(kv)) => self.own_value(id, &kv),
+            Own::Told(_, Told::Live | Told::Over(_) | Told::Refused(_)) => {}
             Own::Look(id) => {
                 let inner = Arc::clone(self);
                 self.spawn(async move { inner.look_at_own(id).await });
@@ -233,11 +241,11 @@ impl Inner {
     }
 
     /// Somebody wrote a claim's own key: asked its holder to let go, or broke it and keeps its name closed.
-    fn own_value(&self, id: ClaimId, bytes: &[u8]) {
-        let value = Value::decode(bytes);
+    fn own_value(&self, id: ClaimId, kv: &KeyValue) {
+        let value = Value::decode(&kv.value);
         let held = {
             let mut table = self.table();
-            let Some(entry) = table.claims.get_mut(&id) else { return };
+            let Some(entry) = table.claims.get_mut(&id).filter(|entry| entry.revision == kv.create_revision) else { return };
             let held = matches!(entry.stage, Stage::Held { .. });
             if held && value.asked.is_some() {
                 entry.asked.clone_from(&value.asked);
@@ -264,7 +272,7 @@ impl Inner {
         // Without an answer nothing is lost: the next renewal proves the key.
         if let Ok(answer) = looked {
             match answer.value.kvs.first() {
-                Some(kv) => self.own_value(id, &kv.value),
+                Some(kv) => self.own_value(id, kv),
                 None => self.key_is_gone(id),
             }
         }
@@ -325,7 +333,9 @@ impl Inner {
     /// Claims that are over: their key is not anybody's any more.
     pub(crate) fn forget(&self, id: ClaimId) -> Option<Entry> {
         let entry = self.table().remove(id)?;
-        self.ear.gone_here(&entry.key, matches!(entry.stage, Stage::Held { .. }));
+        let held = matches!(entry.stage, Stage::Held { .. }) && entry.revision > 0;
+        self.ear.gone_here(&entry.key, held.then_some(entry.revision));
+        self.table().leave(&entry); // in this order: whoever is told must not take it for the next one's
         Some(entry)
     }
 }

@@ -179,7 +179,7 @@ fn show(name: LockName, tickets: Vec<Ticket>) -> View {
         let Ticket { value, parsed, mode, holds, .. } = ticket;
         let Value { note, origin, ttl, lock_delay, since, closing, asked, .. } = value;
         // Where another program wrote the key it says nothing of the claim but what its key does.
-        let claim = if value.claim == Fingerprint(0) { fingerprint(&parsed.claim) } else { value.claim };
+        let claim = if value.claim == Fingerprint(0) { fingerprint(&parsed.seat) } else { value.claim };
         let age = Duration::from_micros(now.saturating_sub(if since == 0 { now } else { since }));
         if !holds {
             view.line.push(Waiter { claim, mode, note, origin, waiting_for: age });

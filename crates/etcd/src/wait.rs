@@ -56,9 +56,7 @@ impl Inner {
                 _ = gone.recv() => return Ok(Waited::Gone),
                 told = watch.next() => match told {
                     Told::Refused(reason) => return Err(refused(claim, &reason)),
-                    told @ (Told::Gone | Told::Over)
-                        if is_direct(claim) && (front.only || matches!(told, Told::Over)) =>
-                    {
+                    told if is_direct(claim) && ends(&front, &told) => {
                         let revision = self.table().claims.get(&claim.id).map_or(0, |entry| entry.revision);
                         return Ok(self.let_in(claim, revision).await);
                     }
@@ -87,7 +85,7 @@ impl Inner {
                 }
                 Ok((Seen::Gone, _)) => return Ok(Waited::Gone),
                 Ok((Seen::Behind(now), _)) => {
-                    if (&now.key, &now.to) != (&front.key, &front.to) {
+                    if (&now.key, now.revision) != (&front.key, front.revision) {
                         watch = self.watch_front(&now);
                     }
                     front = now;
@@ -107,8 +105,8 @@ impl Inner {
     }
 
     fn watch_front(&self, front: &Front) -> Subscription {
-        let ours = if front.to.is_empty() { self.table().ours(&front.key) } else { None };
-        self.ear.subscribe(&front.key, &front.to, ours)
+        let ours = front.to.is_empty() && self.table().ours(&front.key, front.revision);
+        self.ear.subscribe(&front.key, &front.to, ours.then_some(front.revision))
     }
 
     /// A waiter is in; whether its lease is good for it must be sure.
@@ -144,6 +142,15 @@ impl Inner {
             let txn = TxnRequest { compare: vec![created_at(&key, revision)], success, failure: Vec::new() };
             let _ = inner.txn("telling the next", txn).await; // else the next one finds out by itself
         });
+    }
+}
+
+/// Whether what was told is the end of the holder in front. Keys are used again: it must be this one's.
+fn ends(front: &Front, told: &Told) -> bool {
+    match told {
+        Told::Gone(revision) => front.only && *revision > front.revision,
+        Told::Over(revision) => *revision == front.revision,
+        _ => false,
     }
 }
 

@@ -5,6 +5,7 @@ fn a_value_comes_back() {
     let plain = Value {
         note: Note::new("10.0.0.7:8080 é").unwrap(),
         claim: Fingerprint(0x0123_4567),
+        id: "9f86".to_owned(),
         origin: Origin { host: "host name".into(), pid: 12 },
         ttl: Duration::from_millis(30_001),
         lock_delay: Duration::from_millis(7),
