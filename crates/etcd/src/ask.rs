@@ -279,7 +279,7 @@ impl Inner {
     async fn look_again(self: &Arc<Self>, claim: &Claim, place: &Place) -> Result<Asked> {
         let revision = self.table().claims.get(&claim.id).map_or(0, |entry| entry.revision);
         self.joined(claim, revision);
-        let (looked, revision) = self.look(claim, place, false).await?;
+        let (looked, revision) = self.look(claim, place).await?;
         match looked {
             Seen::Enter => match self.granted(claim, revision) {
                 Some(grant) => Ok(Asked::Granted(grant)),
@@ -292,18 +292,12 @@ impl Inner {
 
     /// Looks how a claim stands that is in line, and gives the revision that is its token if it is in.
     ///
-    /// One that waits for longer than a moment is moved to the short lease of those who wait. An rw lock's claim is written anew with every look, on
+    /// The first look also moves it to the short lease of those who wait. An rw lock's claim is written anew with every look, on
     /// the lease of its ttl: somebody may have become the writer since it joined, with a higher token than its place in line has.
-    pub(crate) async fn look(
-        &self,
-        claim: &Claim,
-        place: &Place,
-        move_on: bool,
-    ) -> std::result::Result<(Seen, i64), Failure> {
+    pub(crate) async fn look(&self, claim: &Claim, place: &Place) -> std::result::Result<(Seen, i64), Failure> {
         let is_rw = claim.kind == Kind::RwLock;
-        let is_moved = self.table().claims.get(&claim.id).is_some_and(|entry| entry.trusted() < claim.ttl);
-        let moves = (move_on || is_moved) && waiting_seconds(claim) < seconds(claim);
-        let seconds = if is_rw || !moves { seconds(claim) } else { waiting_seconds(claim) };
+        let moves = waiting_seconds(claim) < seconds(claim);
+        let seconds = if is_rw { seconds(claim) } else { waiting_seconds(claim) };
         let (looked, token) = self.look_from(claim, place, seconds, is_rw).await?;
         if is_rw && moves && matches!(looked, Seen::Behind(_)) {
             return self.look_from(claim, place, waiting_seconds(claim), is_rw).await; // it waits on: on the short lease

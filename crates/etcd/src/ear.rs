@@ -212,6 +212,15 @@ impl Ear {
         }
     }
 
+    /// A hold of this client is being let go: whoever stands right behind it in this client is told before the server is.
+    pub(crate) fn let_go(&self, key: &[u8], revision: i64) {
+        if let Some(watched) = self.state().watched.get(key) {
+            for (_, subscriber) in &watched.subscribers {
+                let _ = subscriber.send(Told::Over(revision));
+            }
+        }
+    }
+
     /// A claim is over: nobody needs to hear of its key any more but those who wait behind it, and those hear now. If it
     /// held, with that create revision, nobody was before it.
     pub(crate) fn gone_here(&self, key: &[u8], held: Option<i64>) {

@@ -1,5 +1,8 @@
 //! Ending a claim: whatever its id left behind, by its own key and the revision at which it was made.
 //!
+//! Whoever stands right behind a hold in the line, and is of the same client, is let in before the request leaves: the holder has
+//! let go, nobody can come between the two keys, and everybody else waits for both of them to go.
+//!
 //! Who can interleave: a copy of the claim's ask may arrive after its end. Where one may be on its way the end leaves a mark in
 //! the same transaction, for longer than that can take. A minimum hold leaves the key where it is, on a lease of its own that ends
 //! when the name opens; this client opens it to the millisecond, and the lease does where the client is gone.
@@ -16,6 +19,7 @@ use crate::inner::Inner;
 use crate::leases::{OnLease, whole_seconds};
 use crate::proto::*;
 use crate::table::Stage;
+use crate::wait::is_direct;
 
 /// What an end must know of its claim.
 struct Ending {
@@ -23,6 +27,7 @@ struct Ending {
     revision: i64,
     doubtful: bool,
     beside: bool,
+    held: bool,
     /// For how much longer the name must stay closed.
     closed_for: Duration,
     on: Option<OnLease>,
@@ -38,8 +43,10 @@ impl Inner {
         if !ending.closed_for.is_zero() {
             return self.close_name(claim, &ending).await;
         }
-        let ended = self.end_now(claim, &ending).await;
-        match ended {
+        if ending.held && is_direct(claim) && self.schema.layout == Layout::Tenure {
+            self.ear.let_go(&ending.key, ending.revision);
+        }
+        match self.end_now(claim, &ending).await {
             Ok(()) => {
                 if ending.revision == 0 {
                     // A copy of this end may arrive after another claim took the seat, and it compares nothing.
@@ -90,6 +97,7 @@ impl Inner {
             revision: entry.revision,
             doubtful: entry.is_doubtful(),
             beside: entry.beside,
+            held: matches!(entry.stage, Stage::Held { .. }) && entry.revision > 0,
             closed_for,
             on: entry.on.clone(),
         })

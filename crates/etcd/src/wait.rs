@@ -1,7 +1,8 @@
 //! Waiting in line: watch the one in front, and nothing else.
 //!
 //! The one in front, where nothing else is ahead, is the holder: when it is gone, the waiter holds, and asks nobody. Where more was
-//! ahead, it looks once; unless it was a hold of this same client, which nobody can have been before. An rw lock's waiter always looks, for its token. The first who waits for permits watches everybody who
+//! ahead, it looks once; unless it was a hold of this same client: then it is in as soon as that
+//! is let go, before the cluster knows (see `end`). An rw lock's waiter always looks, for its token. The first who waits for permits watches everybody who
 //! has some; when it is let in it writes its key anew, which tells the one behind it that it is the first now.
 //!
 //! Who can interleave: the one in front may go before the watch is there, so the first thing that a watch brings about is a
@@ -22,8 +23,6 @@ use crate::leases::OnLease;
 use crate::line::{Front, Seen};
 use crate::proto::{Op, PutRequest, TxnRequest, created_at};
 
-/// How long a claim waits before it is moved to the short lease of those who wait: who is let in sooner is spared the write.
-const SETTLED: Duration = Duration::from_millis(300);
 /// How long a waiter hears nothing before it looks by itself: a net, under what should not happen.
 const SLOW_LOOK: Duration = Duration::from_secs(20);
 /// How long after a look that failed it looks again.
@@ -47,8 +46,7 @@ impl Inner {
         }
         let place = self.schema.place(&claim.name, claim.kind, claim.mode);
         let mut watch = self.watch_front(&front);
-        let settles_at = Instant::now() + SETTLED;
-        let mut look_at = settles_at;
+        let mut look_at = Instant::now() + SLOW_LOOK;
         let mut failing_since = None;
         loop {
             let must_look = tokio::select! {
@@ -68,8 +66,7 @@ impl Inner {
             if !must_look {
                 continue;
             }
-            let settled = Instant::now() >= settles_at;
-            let looking = self.look(claim, &place, settled);
+            let looking = self.look(claim, &place);
             let looked = tokio::select! {
                 biased;
                 looked = looking => looked,
@@ -89,7 +86,7 @@ impl Inner {
                         watch = self.watch_front(&now);
                     }
                     front = now;
-                    look_at = if settled { Instant::now() + SLOW_LOOK } else { settles_at };
+                    look_at = Instant::now() + SLOW_LOOK;
                     failing_since = None;
                 }
                 Err(Failure { error, .. }) if error.is_transient() => {
@@ -155,7 +152,7 @@ fn ends(front: &Front, told: &Told) -> bool {
 }
 
 /// Whether the end of the only one in front is the grant: not for permits, and not where the token is another revision.
-fn is_direct(claim: &Claim) -> bool {
+pub(crate) fn is_direct(claim: &Claim) -> bool {
     claim.mode == Mode::Exclusive && claim.kind != Kind::RwLock
 }
 
