@@ -1,3 +1,5 @@
+//! What a value says comes back, and nothing that anybody may have written there does harm.
+
 use super::*;
 
 #[test]

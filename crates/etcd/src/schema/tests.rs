@@ -1,3 +1,5 @@
+//! Keys: injective, prefix-free, in the order of names, and good to read.
+
 use std::num::NonZeroU32;
 use std::time::Duration;
 

@@ -1,3 +1,5 @@
+//! Seats: given back, used again, and never two in one.
+
 use std::time::Duration;
 
 use tenure_core::{HANDOVER_TTL, Kind, Mode, Note, Origin};
