@@ -131,7 +131,8 @@ impl State {
         if matches!(self.phase, Phase::Held | Phase::Jeopardy) && !self.in_doubt {
             self.phase = Phase::Held;
             self.until = self.until.max(until).min(self.cap);
-            self.plan(next);
+            // A store may give less than the ttl: a session's timeout has its limits. Then the next one comes sooner.
+            self.plan(next.min(now + self.until.since(now) / 2));
         }
     }
 
@@ -243,6 +244,16 @@ mod tests {
         assert_eq!(state.phase, Phase::Jeopardy);
         state.renewed(at(8), at(4), at(4));
         assert_eq!((state.phase, state.until), (Phase::Held, at(8)));
+    }
+
+    #[test]
+    fn a_store_that_gives_less_than_the_ttl_is_asked_sooner() {
+        let mut state = State::new(TTL * 100, at(0), at(6), true, Instant::NEVER);
+        assert_eq!(state.tick(at(2)), Duty::Renew);
+        state.sent();
+        state.renewed(at(10), at(200), at(2));
+        assert_eq!(state.next_event(), at(6));
+        assert_eq!(state.tick(at(6)), Duty::Renew);
     }
 
     #[test]

@@ -1,0 +1,436 @@
+//! Asking, and waiting in line.
+//!
+//! An ask is **one flight**: a node is made (ephemeral, with a number from the server) and its siblings are listed, with no wait
+//! in between. The list contains the new node, so it says at once whether the claim is in, or whom it is behind. A waiter watches
+//! exactly that one node; [`line`](crate::line) says when its going is the grant. A waiter is in only while its own session may
+//! be trusted, by our own clock: an event that a member hands out late never makes a holder of a session that is over.
+//!
+//! What may happen in between:
+//!
+//! - *The answer to the create is lost.* Then nothing is sent before the session has another connection; on that, a write and a
+//!   list say for ever whether the node is there (see [`session`](crate::session)). A node counts only if its owner is this very
+//!   session: one that a session before it has left is somebody in front, who will go.
+//! - *The session ends while the claim waits.* Its node is gone or going: the claim asks anew on another session, at the end of
+//!   the line. Nothing is ever granted from the old node.
+//! - *The future is dropped.* The book has what was sent; the release that follows looks it up.
+//! - *The name's container goes* between two asks: it is made again.
+//! - *Somebody deletes the waiting node by hand.* A list shows that, and the claim asks anew. A waiter that an event lets in does
+//!   not list; whoever deletes waiting nodes of a live client by hand may let two in, until the second one's node is looked at.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure_core::{Claim, Clock, Error, ErrorKind, Grant, Instant, Kind, Mode, Result, Token, Wait};
+
+use crate::error::refused;
+use crate::inner::{Entry, Inner};
+use crate::layout::{Key, Layout, Place, WAITING, is_movable, node_prefix, place};
+use crate::line::{Line, Standing, of};
+use crate::session::{Session, Trouble, User, Watched};
+use crate::ticket::Ticket;
+use crate::wire::{Event, NodeKind, Refusal, Reply, Request};
+
+/// How long a waiter sleeps without looking whether it was forgotten.
+const SLOW_LOOK: Duration = Duration::from_secs(10);
+
+/// What came of asking on one session.
+enum Came {
+    In(Grant),
+    TooLate,
+    /// The session is over, or the node was taken away: ask anew.
+    Nothing,
+}
+
+/// A claim's node.
+#[derive(Clone, Debug)]
+struct Node {
+    name: String,
+    token: Token,
+}
+
+impl Inner {
+    /// Grants, or waits in line.
+    ///
+    /// # Cancel safety
+    /// Dropped, the claim may be in the store: end it by its id.
+    pub(crate) async fn acquire(self: &Arc<Self>, claim: &Claim, wait: Wait) -> Result<Option<Grant>> {
+        tokio::task::coop::consume_budget().await; // a task that locks in a loop must let others run
+        let parent = self.parent(&claim.name)?;
+        self.must_not_be_ended(claim.id)?;
+        if let Some(entry) = self.entry(claim.id).filter(|entry| entry.granted && !entry.lost) {
+            let until = self.until(&entry.user.0, claim, Instant::now()); // one id, one ask
+            return Ok(Some(Grant { token: entry.token, until }));
+        }
+        let deadline = wait.deadline(Instant::now());
+        let mut queued = false;
+        let mut give_up = Instant::now() + self.settings.answer_limit;
+        loop {
+            let user = match self.session(claim.ttl).await {
+                Ok(user) => user,
+                // Whoever has waited for long does not give up at the first trouble.
+                Err(error) if error.is_transient() && queued && Instant::now() < give_up.min(deadline) => continue,
+                Err(_) if queued && Instant::now() >= deadline => {
+                    self.forget(claim.id);
+                    return Ok(None);
+                }
+                Err(error) => return Err(error),
+            };
+            self.enter_book(claim, &parent, &user);
+            match self.ask(user, claim, &parent, wait, deadline, &mut queued).await? {
+                Came::In(grant) => return Ok(Some(grant)),
+                Came::TooLate => {
+                    if self.entry(claim.id).is_some_and(|entry| entry.node.is_none() && wait == Wait::No) {
+                        self.forget(claim.id); // nothing was sent for it
+                        return Ok(None);
+                    }
+                    self.end(claim).await?;
+                    return Ok(None);
+                }
+                Came::Nothing if Instant::now() >= give_up && !queued => {
+                    return Err(Error::new(ErrorKind::Unavailable, "no session lasted long enough to ask")
+                        .with_hint("Look at the servers: they lose their quorum again and again, or are overloaded"));
+                }
+                Came::Nothing => {}
+            }
+            if queued {
+                give_up = Instant::now() + self.settings.patience;
+            }
+        }
+    }
+
+    fn enter_book(&self, claim: &Claim, parent: &str, user: &User) {
+        let entry = Entry {
+            user: user.clone(),
+            moving: None,
+            parent: parent.to_owned(),
+            node: None,
+            sequence: 0,
+            generation: 0,
+            mode: claim.mode,
+            token: Token::new(0),
+            granted: false,
+            lost: false,
+            unsure: false,
+            asked: None,
+            turn: Arc::default(),
+        };
+        self.book().insert(claim.id, entry);
+    }
+
+    async fn ask(
+        self: &Arc<Self>,
+        mut user: User,
+        claim: &Claim,
+        parent: &str,
+        wait: Wait,
+        deadline: Instant,
+        queued: &mut bool,
+    ) -> Result<Came> {
+        let mut since = Instant::now();
+        if wait == Wait::No && self.is_busy(&user.0, claim, parent).await? {
+            return Ok(Came::TooLate);
+        }
+        let Some((mut node, mut line)) = self.join(&user.0, claim, parent).await? else { return Ok(Came::Nothing) };
+        let path = |node: &str| format!("{parent}/{node}");
+        let mut waited = false;
+        loop {
+            let session = &user.0;
+            let Some(me) = line.find(&node.name) else { return Ok(Came::Nothing) };
+            self.must_match(session, claim, &line, &path(&node.name)).await?;
+            let standing = line.standing(me);
+            if standing == Standing::Enter {
+                return Ok(self.let_in(session, claim, &node, parent, since, waited));
+            }
+            if wait == Wait::No || Instant::now() >= deadline {
+                return Ok(Came::TooLate);
+            }
+            (*queued, waited) = (true, true);
+            if is_movable(self.settings.layout, claim) && session.timeout > WAITING {
+                let Some((other, name)) = self.shift(claim, WAITING).await? else { return Ok(Came::Nothing) };
+                (user, node.name) = (other, name);
+                let Some(now) = self.list(&user.0, claim, parent, false).await? else { return Ok(Came::Nothing) };
+                line = now;
+                continue;
+            }
+            let (event, decides) = match standing {
+                Standing::Behind { node: front, key, movable, decides } => {
+                    let event = self.watch_one(session, Watched::Node, &path(&front), false, deadline).await?;
+                    let is_simple = matches!(claim.kind, Kind::Mutex | Kind::FairMutex | Kind::Election);
+                    (event, decides || is_simple && !movable && self.was_let_in(key))
+                }
+                Standing::BehindWaiter { node: front } => {
+                    (self.watch_one(session, Watched::Node, &path(&front), true, deadline).await?, false)
+                }
+                Standing::First => (self.watch_children(session, claim, &node, parent, deadline).await?, false),
+                Standing::Enter | Standing::Gone => unreachable!("it is in line, and not in"),
+            };
+            since = Instant::now();
+            match event {
+                Heard::Gone if decides && session.until() > since => {
+                    return Ok(self.let_in(session, claim, &node, parent, since, waited));
+                }
+                Heard::Gone | Heard::Change => {
+                    let Some(now) = self.list(session, claim, parent, false).await? else { return Ok(Came::Nothing) };
+                    line = now;
+                }
+                Heard::Line(now) => line = now,
+                Heard::Same => {}
+                Heard::Deadline => return Ok(Came::TooLate),
+                Heard::Over => return Ok(Came::Nothing),
+            }
+        }
+    }
+
+    /// Whether whoever does not want to wait need not ask: a look costs a member little, and an ask in vain would cost the
+    /// quorum two writes and stand in the line meanwhile.
+    async fn is_busy(&self, session: &Session, claim: &Claim, parent: &str) -> Result<bool> {
+        let path = || parent.to_owned();
+        let look = vec![Request::Sync { path: path() }, Request::Children { path: path(), watch: false }];
+        let Ok(mut outcomes) = self.flight(session, "a look at the line", look).await? else { return Ok(false) };
+        let Some(Ok(Reply::Children(children))) = outcomes.pop() else { return Ok(false) };
+        let mut line = Line::read(self.settings.layout, &children);
+        if line.kind().is_some_and(|kind| kind != (claim.kind, of(claim.mode))) {
+            return Ok(false); // asking says what is wrong
+        }
+        let node = String::new();
+        let (key, kind, mode) = (Key::of(claim.id), claim.kind, claim.mode);
+        line.0.push(Place { node, key, kind, mode, generation: 0, sequence: 0, movable: false });
+        Ok(line.standing(line.0.len() - 1) != Standing::Enter)
+    }
+
+    /// Makes the claim's node and lists the line, in one flight. `None` if the session ends before that is done.
+    async fn join(&self, session: &Session, claim: &Claim, parent: &str) -> Result<Option<(Node, Line)>> {
+        let prefix = format!("{parent}/{}", node_prefix(self.settings.layout, claim, claim.mode, 0));
+        let data = Ticket::of(claim).encode();
+        loop {
+            let create = Request::Create { path: prefix.clone(), data: data.clone(), kind: NodeKind::EphemeralSequential };
+            let list = Request::Children { path: parent.to_owned(), watch: false };
+            let outcomes = match session.send([create, list]) {
+                Err(trouble) => Err(trouble),
+                Ok([create, list]) => match self.within(session, "an ask", create).await? {
+                    Err(trouble @ (Trouble::Unsure(_) | Trouble::Over(_))) => Err(trouble),
+                    created => Ok((created, self.within(session, "a look at the line", list).await?)),
+                },
+            };
+            match outcomes {
+                Ok((Ok(Reply::Created(path, stat)), listed)) => {
+                    let node = self.joined(claim, parent, &path, stat.czxid);
+                    match listed {
+                        Ok(Reply::Children(children)) => {
+                            return Ok(Some((node, Line::read(self.settings.layout, &children))));
+                        }
+                        Err(Trouble::Over(_)) => return Ok(None),
+                        Err(Trouble::Refused(refusal)) => return Err(refused(refusal, "list", parent)),
+                        // The connection went between the two answers: the line is asked for on the next one.
+                        _ => return Ok(self.list(session, claim, parent, true).await?.map(|line| (node, line))),
+                    }
+                }
+                Ok((Err(Trouble::Refused(Refusal::NO_NODE)), _)) => {
+                    if self.make_path(session, parent, NodeKind::Container).await?.is_err_and(|trouble| is_over(&trouble)) {
+                        return Ok(None);
+                    }
+                }
+                Ok((Err(Trouble::Refused(refusal)), _)) => return Err(refused(refusal, "make a node in", parent)),
+                Err(Trouble::Over(_)) => return Ok(None),
+                // Did it land? That can be said on the next connection.
+                Err(_) | Ok(_) => {
+                    let Some(line) = self.list(session, claim, parent, true).await? else { return Ok(None) };
+                    if let Some(node) = self.found(session, claim, parent, &line).await? {
+                        return Ok(Some((node, line)));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Writes into the book where the claim's node is.
+    fn joined(&self, claim: &Claim, parent: &str, path: &str, czxid: i64) -> Node {
+        let name = path.strip_prefix(parent).and_then(|rest| rest.strip_prefix('/')).unwrap_or(path).to_owned();
+        let sequence = place(self.settings.layout, &name).map_or(0, |place| place.sequence);
+        self.edit(claim.id, |entry| {
+            entry.node = Some(name.clone());
+            (entry.sequence, entry.token) = (sequence, Token::new(czxid as u64));
+        });
+        Node { name, token: Token::new(czxid as u64) }
+    }
+
+    /// The claim's node in a line, if it is this session's.
+    async fn found(&self, session: &Session, claim: &Claim, parent: &str, line: &Line) -> Result<Option<Node>> {
+        let mine: Vec<String> = line.of(Key::of(claim.id)).map(|place| format!("{parent}/{}", place.node)).collect();
+        for path in mine {
+            let asked = session.send([Request::Get { path: path.clone(), watch: false }]);
+            let Ok([asked]) = asked else { return Ok(None) };
+            match self.within(session, "a look at a node", asked).await? {
+                Ok(Reply::Data(_, stat)) if stat.owner == session.number() => {
+                    return Ok(Some(self.joined(claim, parent, &path, stat.czxid)));
+                }
+                _ => {} // it is a ghost of a session before this one, or has gone
+            }
+        }
+        Ok(None)
+    }
+
+    /// The line as it is now. Where it is in doubt what became of an earlier request, after a write, so that nothing that this
+    /// session has sent can come after it. `None` if the session ends before that is done.
+    async fn list(&self, session: &Session, claim: &Claim, parent: &str, doubt: bool) -> Result<Option<Line>> {
+        let deadline = Instant::now() + self.settings.answer_limit.max(session.timeout);
+        let mut sure = !doubt;
+        loop {
+            let mut requests = vec![Request::Children { path: parent.to_owned(), watch: false }];
+            if !sure {
+                requests.insert(0, Request::Delete { path: self.settings.proof(), version: -1 });
+            }
+            match self.flight(session, "a look at the line", requests).await? {
+                Ok(mut outcomes) => match outcomes.pop() {
+                    Some(Ok(Reply::Children(children))) => return Ok(Some(Line::read(self.settings.layout, &children))),
+                    Some(Err(Trouble::Refused(Refusal::NO_NODE))) => return Ok(Some(Line::default())),
+                    Some(Err(trouble)) => return Err(self.explain(trouble, "list", parent).with_name(&claim.name)),
+                    _ => return Err(crate::error::late("a look at the line", &self.settings.hosts())),
+                },
+                Err(Trouble::Over(_)) => return Ok(None),
+                Err(trouble) => {
+                    sure = false;
+                    match tokio::time::timeout(deadline.since(Instant::now()), session.here()).await {
+                        Ok(Ok(())) => {}
+                        Ok(Err(_)) => return Ok(None),
+                        Err(_) => return Err(self.explain(trouble, "list", parent).with_name(&claim.name)),
+                    }
+                }
+            }
+        }
+    }
+
+    /// The name is of another kind, or another number of permits: the first in line has decided that.
+    async fn must_match(&self, session: &Session, claim: &Claim, line: &Line, path: &str) -> Result<()> {
+        let Some((kind, permits)) = line.kind() else { return Ok(()) };
+        if kind == claim.kind && permits == of(claim.mode) {
+            return Ok(());
+        }
+        if let Ok([asked]) = session.send([Request::Delete { path: path.to_owned(), version: -1 }]) {
+            let _ = self.within(session, "an end", asked).await;
+        }
+        let what = match permits {
+            Some(permits) if kind == claim.kind => format!("the name is in use as a semaphore of {permits} permits"),
+            _ => format!("the name is in use as a {kind}, and not as a {}", claim.kind),
+        };
+        Err(Error::new(ErrorKind::Mismatch, what).with_hint("All kinds share one space of names: use another name"))
+    }
+
+    /// The claim is in, if its session may still be trusted.
+    fn let_in(&self, session: &Session, claim: &Claim, node: &Node, parent: &str, since: Instant, waited: bool) -> Came {
+        let until = self.until(session, claim, since);
+        if until <= Instant::now() {
+            // Either we stood still for longer than the ttl, or the session is over or about to be.
+            return if session.is_over() { Came::Nothing } else { Came::In(Grant { token: node.token, until }) };
+        }
+        self.granted(claim, node.token);
+        if waited && matches!(claim.mode, Mode::Permits { .. }) {
+            // Whoever is behind learns that it is the first now. If this is lost, its slow look finds out.
+            let data = Ticket { entered: true, ..Ticket::of(claim) }.encode();
+            let _ = session.send([Request::Set { path: format!("{parent}/{}", node.name), data, version: -1 }]);
+        }
+        Came::In(Grant { token: node.token, until })
+    }
+
+    /// Watches one node until something happens to it.
+    async fn watch_one(
+        &self,
+        session: &Session,
+        watched: Watched,
+        path: &str,
+        says_when_in: bool,
+        deadline: Instant,
+    ) -> Result<Heard> {
+        match tokio::time::timeout(self.settings.answer_limit, session.watch(watched, path)).await {
+            Err(_) => {
+                session.leave_if_silent_since(Instant::now() - self.settings.answer_limit / 2);
+                Ok(Heard::Change)
+            }
+            Ok(Ok((Reply::Data(data, _), told))) => {
+                if says_when_in && Ticket::decode(&data).entered {
+                    return Ok(Heard::Change);
+                }
+                Ok(self.wait_for(session, told, deadline).await)
+            }
+            Ok(Ok(_)) => Ok(Heard::Change),
+            Ok(Err(Trouble::Refused(Refusal::NO_NODE))) => Ok(Heard::Gone),
+            Ok(Err(Trouble::Refused(refusal))) => Err(refused(refusal, "watch", path)),
+            Ok(Err(Trouble::Unsure(_))) => Ok(self.come_back(session, deadline).await),
+            Ok(Err(Trouble::Over(_))) => Ok(Heard::Over),
+        }
+    }
+
+    /// Lists and watches the whole line until something in it changes: for the first of those that wait for room.
+    async fn watch_children(
+        &self,
+        session: &Session,
+        claim: &Claim,
+        node: &Node,
+        parent: &str,
+        deadline: Instant,
+    ) -> Result<Heard> {
+        match tokio::time::timeout(self.settings.answer_limit, session.watch(Watched::Children, parent)).await {
+            Ok(Ok((Reply::Children(children), told))) => {
+                let line = Line::read(self.settings.layout, &children);
+                match line.find(&node.name).map(|me| line.standing(me)) {
+                    Some(Standing::First) => Ok(self.wait_for(session, told, deadline).await),
+                    _ => Ok(Heard::Line(line)), // it changed since the last list
+                }
+            }
+            Ok(Err(Trouble::Refused(Refusal::NO_NODE))) | Err(_) => Ok(Heard::Change),
+            Ok(Err(Trouble::Refused(refusal))) => Err(refused(refusal, "watch", parent).with_name(&claim.name)),
+            Ok(Err(Trouble::Over(_))) => Ok(Heard::Over),
+            Ok(Err(Trouble::Unsure(_)) | Ok(_)) => Ok(self.come_back(session, deadline).await),
+        }
+    }
+
+    async fn wait_for(&self, session: &Session, told: tokio::sync::oneshot::Receiver<Event>, deadline: Instant) -> Heard {
+        tokio::select! {
+            biased;
+            event = told => match event {
+                Ok(Event::Deleted) => Heard::Gone,
+                Ok(Event::DataChanged) => Heard::Change,
+                Ok(_) => Heard::Change,
+                Err(_) if session.phase.borrow().is_over() => Heard::Over,
+                Err(_) => Heard::Same,
+            },
+            () = Clock::Boot.sleep_until(deadline) => Heard::Deadline,
+            _ = session.over() => Heard::Over,
+            () = tokio::time::sleep(SLOW_LOOK) => Heard::Change,
+        }
+    }
+
+    /// Waits for another connection: what was watched is looked at again then.
+    async fn come_back(&self, session: &Session, deadline: Instant) -> Heard {
+        tokio::select! {
+            back = session.here() => if back.is_ok() { Heard::Change } else { Heard::Over },
+            () = Clock::Boot.sleep_until(deadline) => Heard::Deadline,
+        }
+    }
+}
+
+/// What a waiter heard.
+enum Heard {
+    /// The node that it watched has gone.
+    Gone,
+    /// Something else may be the case now: look.
+    Change,
+    /// This is the line now.
+    Line(Line),
+    /// Nothing happened: watch again.
+    Same,
+    Deadline,
+    Over,
+}
+
+fn is_over(trouble: &Trouble) -> bool {
+    matches!(trouble, Trouble::Over(_))
+}
+
+/// Which kinds a layout has.
+pub(crate) fn kinds(layout: Layout) -> &'static [Kind] {
+    match layout {
+        Layout::Tenure => &Kind::ALL,
+        Layout::Curator => &[Kind::Mutex, Kind::RwLock],
+    }
+}

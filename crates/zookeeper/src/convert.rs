@@ -1,0 +1,171 @@
+//! Changing the mode of a held rw lock in place.
+//!
+//! A mode is in the name of a node, so that everybody who lists knows it; another mode is another node **at the same place**: its
+//! name is written whole, with the number of the old one and the next generation.
+//!
+//! - *A writer becomes a reader* in one transaction that makes the one node and deletes the other. Readers who watch the writer's
+//!   node are let in by that; writers look again. The token stays, and is written into the node.
+//! - *A reader becomes the writer* by making the writer's node and listing, in one flight. Whoever comes later lists later and
+//!   sees that node in front; whoever came before is in the list, and then it is given up. So of two that want it neither gets it
+//!   while the other is in. It must be alone in the **line**, not only inside: whoever waits already has the number of its own
+//!   node as its token, and that is lower than what the new writer's would be. That is a no where other stores could say yes;
+//!   `try_upgrade` may always say no.
+//!
+//! Who can interleave: changes and the end of one claim take turns. What a lost answer leaves is found out before the next one:
+//! two nodes mean that an upgrade was not finished, so the older counts; one node is what it says.
+
+use std::sync::Arc;
+
+use tenure_core::{Claim, Grant, Instant, Mode, Result, Token};
+
+use crate::error::refused;
+use crate::inner::{Entry, Inner};
+use crate::layout::{Key, node};
+use crate::line::Line;
+use crate::session::Trouble;
+use crate::ticket::Ticket;
+use crate::wire::{NodeKind, Op, Refusal, Reply, Request};
+
+impl Inner {
+    /// Changes the mode of a hold; `None` if it cannot be had now.
+    ///
+    /// # Cancel safety
+    /// Dropped, it may have been done or not: the next change or the release finds out.
+    pub(crate) async fn convert(self: &Arc<Self>, claim: &Claim, to: Mode, known: Token) -> Result<Option<Grant>> {
+        let Some(entry) = self.entry(claim.id) else { return Ok(None) };
+        let _turn = entry.turn.lock().await;
+        let Some(entry) = self.settled(claim).await? else { return Ok(None) };
+        let is_of_this_hold = entry.token == known;
+        let token = match (entry.mode, to) {
+            (Mode::Exclusive, Mode::Shared) if is_of_this_hold => Some(self.downgrade(claim, &entry).await?),
+            (Mode::Exclusive | Mode::Shared, Mode::Exclusive) if is_of_this_hold => self.upgrade(claim, &entry).await?,
+            (had, to) if had == to => Some(entry.token),
+            _ => None,
+        };
+        let until = self.until(&entry.user.0, claim, Instant::now());
+        Ok(token.map(|token| Grant { token, until }))
+    }
+
+    /// The hold as it is, once everything that was sent for it is known to be done or not; `None` if there is none.
+    async fn settled(&self, claim: &Claim) -> Result<Option<Entry>> {
+        let held = || self.entry(claim.id).filter(|entry| entry.granted && !entry.lost && !entry.user.0.is_over());
+        let Some(entry) = held() else { return Ok(None) };
+        if !entry.unsure {
+            return Ok(Some(entry));
+        }
+        let (session, parent) = (&entry.user.0, &entry.parent);
+        let look = vec![
+            Request::Delete { path: self.settings.proof(), version: -1 },
+            Request::Children { path: parent.clone(), watch: false },
+        ];
+        let children = match self.flight(session, "a look at a hold", look).await? {
+            Ok(mut outcomes) => match outcomes.pop() {
+                Some(Ok(Reply::Children(children))) => children,
+                _ => Vec::new(),
+            },
+            Err(Trouble::Over(_)) => return Ok(None),
+            Err(trouble) => return Err(self.explain(trouble, "list", parent)),
+        };
+        let line = Line::read(self.settings.layout, &children);
+        let mut mine = line.of(Key::of(claim.id));
+        let Some(first) = mine.next() else {
+            self.edit(claim.id, |entry| entry.lost = true);
+            return Ok(None);
+        };
+        let path = |node: &str| format!("{parent}/{node}");
+        let mut requests: Vec<Request> =
+            mine.map(|later| Request::Delete { path: path(&later.node), version: -1 }).collect();
+        requests.push(Request::Get { path: path(&first.node), watch: false });
+        match self.flight(session, "a look at a hold", requests).await? {
+            Ok(mut outcomes) => match outcomes.pop() {
+                Some(Ok(Reply::Data(data, stat))) => {
+                    let token = Ticket::decode(&data).token.unwrap_or(Token::new(stat.czxid as u64));
+                    self.settle(claim, first.mode, token, first.generation, first.node.clone());
+                    Ok(held())
+                }
+                _ => {
+                    self.edit(claim.id, |entry| entry.lost = true);
+                    Ok(None)
+                }
+            },
+            Err(Trouble::Over(_)) => Ok(None),
+            Err(trouble) => Err(self.explain(trouble, "look at", parent)),
+        }
+    }
+
+    fn settle(&self, claim: &Claim, mode: Mode, token: Token, generation: u32, node: String) {
+        self.edit(claim.id, |entry| {
+            (entry.mode, entry.token, entry.generation, entry.unsure) = (mode, token, generation, false);
+            entry.node = Some(node);
+        });
+        if let Some(entry) = self.entry(claim.id) {
+            self.watch_soon(&entry.user.0, claim.id); // it is another node now
+        }
+    }
+
+    async fn downgrade(&self, claim: &Claim, entry: &Entry) -> Result<Token> {
+        let (session, generation) = (&entry.user.0, entry.generation + 1);
+        let name = node(self.settings.layout, claim, Mode::Shared, generation, entry.sequence);
+        let ticket = Ticket { token: Some(entry.token), asked: entry.asked.clone(), ..Ticket::of(claim) };
+        let create =
+            Op::Create { path: format!("{}/{name}", entry.parent), data: ticket.encode(), kind: NodeKind::Ephemeral };
+        let path = entry.path().expect("a hold has a node");
+        let swap = Request::Multi(vec![create, Op::Delete { path: path.clone(), version: -1 }]);
+        self.edit(claim.id, |entry| entry.unsure = true);
+        match self.flight(session, "a change of mode", vec![swap]).await?.map(|mut outcomes| outcomes.pop()) {
+            Ok(Some(Ok(_))) => {
+                self.settle(claim, Mode::Shared, entry.token, generation, name);
+                Ok(entry.token)
+            }
+            Ok(Some(Err(Trouble::Refused(refusal)))) => Err(refused(refusal, "change", &path)),
+            Ok(_) => Err(crate::error::late("a change of mode", &self.settings.hosts())),
+            Err(trouble) => Err(self.explain(trouble, "change", &path)),
+        }
+    }
+
+    async fn upgrade(&self, claim: &Claim, entry: &Entry) -> Result<Option<Token>> {
+        let (session, generation, parent) = (&entry.user.0, entry.generation + 1, &entry.parent);
+        let name = node(self.settings.layout, claim, Mode::Exclusive, generation, entry.sequence);
+        let path = format!("{parent}/{name}");
+        let data = Ticket { asked: entry.asked.clone(), ..Ticket::of(claim) }.encode();
+        let delete = |path: String| Request::Delete { path, version: -1 };
+        let ask = vec![
+            Request::Create { path: path.clone(), data, kind: NodeKind::Ephemeral },
+            Request::Children { path: parent.clone(), watch: false },
+        ];
+        self.edit(claim.id, |entry| entry.unsure = true);
+        let (token, line) = match self.flight(session, "a change of mode", ask).await? {
+            Err(trouble) => return Err(self.explain(trouble, "change", &path)),
+            Ok(outcomes) => match <[_; 2]>::try_from(outcomes) {
+                Ok([Ok(Reply::Created(_, stat)), Ok(Reply::Children(children))]) => {
+                    (Token::new(stat.czxid as u64), Line::read(self.settings.layout, &children))
+                }
+                Ok([Err(Trouble::Refused(Refusal::NO_NODE)), _]) => return Ok(None), // the name is gone, and the hold with it
+                Ok([Err(Trouble::Refused(refusal)), _]) => return Err(refused(refusal, "make", &path)),
+                _ => return Err(crate::error::late("a change of mode", &self.settings.hosts())),
+            },
+        };
+        let key = Key::of(claim.id);
+        let is_alone = line.0.iter().all(|place| place.key == key);
+        let still_held = entry.node.as_ref().is_some_and(|node| line.find(node).is_some());
+        let needless = if is_alone && still_held { entry.path().expect("a hold has a node") } else { path.clone() };
+        match self.flight(session, "a change of mode", vec![delete(needless)]).await? {
+            Err(trouble) => return Err(self.explain(trouble, "change", &path)),
+            Ok(outcomes) => {
+                if let Some(Err(Trouble::Refused(refusal))) = outcomes
+                    .into_iter()
+                    .next()
+                    .filter(|outcome| !matches!(outcome, Ok(_) | Err(Trouble::Refused(Refusal::NO_NODE))))
+                {
+                    return Err(refused(refusal, "delete a node in", parent));
+                }
+            }
+        }
+        if is_alone && still_held {
+            self.settle(claim, Mode::Exclusive, token, generation, name);
+            return Ok(Some(token));
+        }
+        self.edit(claim.id, |entry| entry.unsure = false);
+        Ok(None)
+    }
+}

@@ -1,0 +1,378 @@
+//! What keeps a session going: one task that writes, reads, renews, and finds another member when the one it has is of no use.
+//!
+//! Who can interleave: everybody puts requests into the session's [state](crate::session::State) under its mutex; only this task
+//! takes them out, so an answer always belongs to the oldest request. It lives on a runtime of its own (`home`), so that neither a
+//! busy executor nor one that ends can make a session lapse. The mutex is never held over an await.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tenure_core::{Address, Clock, Instant};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::timeout;
+
+use crate::config::Settings;
+use crate::dial::{Dialed, Stream, Ticket, dial, length_of};
+use crate::error::Fault;
+use crate::inner::Inner;
+use crate::session::{Phase, Session, State, Trouble, Watched};
+use crate::trust::{self, Trust};
+use crate::wire::{self, Access, Reader, Refusal, Request};
+
+/// How long the farewell of a session may take.
+const FAREWELL: Duration = Duration::from_secs(1);
+/// How many bytes of paths one request to watch again has: servers refuse messages of a megabyte.
+const WATCHES_AT_ONCE: usize = 128 * 1024;
+
+/// The way to the members, in the order in which they are tried.
+pub(crate) struct Members {
+    addresses: Vec<Address>,
+    next: usize,
+    failures: u32,
+}
+
+impl Members {
+    /// From a random one on, so that clients spread over them.
+    pub(crate) fn new(settings: &Settings) -> Self {
+        let addresses = settings.servers.clone();
+        let next = (random() * addresses.len() as f64) as usize;
+        Members { addresses, next, failures: 0 }
+    }
+
+    fn next(&mut self) -> Address {
+        self.next = (self.next + 1) % self.addresses.len();
+        self.addresses[self.next].clone()
+    }
+
+    /// A pause after each round in vain, at random and longer each time, so that members that restart are not stormed.
+    async fn pause(&mut self) {
+        self.failures += 1;
+        if (self.failures as usize).is_multiple_of(self.addresses.len()) {
+            let round = (self.failures as usize / self.addresses.len()).min(6) as u32;
+            tokio::time::sleep(Duration::from_millis(5 << round).mul_f64(0.5 + random())).await;
+        }
+    }
+}
+
+/// Between 0 and 1.
+fn random() -> f64 {
+    let mut bytes = [0; 4];
+    getrandom::fill(&mut bytes).expect("the kernel has random numbers");
+    f64::from(u32::from_le_bytes(bytes)) / (f64::from(u32::MAX) + 1.0)
+}
+
+/// Opens a new session with whichever member answers.
+///
+/// # Cancel safety
+/// Dropped, a session that was being made lapses by itself, and has nothing.
+pub(crate) async fn open(settings: &Settings, wanted: Duration) -> Result<(Session, Dialed, Members), (Fault, Address)> {
+    let deadline = Instant::now() + settings.connect_limit;
+    let mut members = Members::new(settings);
+    let ticket = Ticket { session: 0, password: vec![0; 16], timeout: wanted, last_zxid: 0 };
+    loop {
+        let address = members.next();
+        // Each gets its share: one that is silent must not use up the time of the others.
+        let share = settings.connect_limit / members.addresses.len().min(3) as u32;
+        let failed = match timeout(share, dial(settings, &address, &ticket)).await {
+            Ok(Ok(dialed)) if dialed.connected.timeout_ms > 0 => {
+                let access = if settings.login.is_some() { Access::Creator } else { Access::World };
+                let session = Session::new(access, wanted, State::of(&dialed, address));
+                return Ok((session, dialed, members));
+            }
+            Ok(Ok(_)) => Fault::nonsense("its answer to the wish for a session"),
+            Ok(Err(fault)) => fault,
+            Err(_) => Fault::silent(),
+        };
+        if failed.is_final() || Instant::now() >= deadline {
+            return Err((failed, address));
+        }
+        members.pause().await;
+    }
+}
+
+impl State {
+    fn of(dialed: &Dialed, member: Address) -> State {
+        let granted = Duration::from_millis(dialed.connected.timeout_ms as u64);
+        State {
+            number: dialed.connected.session,
+            password: dialed.connected.password.clone(),
+            timeout: granted,
+            last_zxid: 0,
+            trust: Trust::new(granted, dialed.asked),
+            out: Vec::new(),
+            pending: Default::default(),
+            next_xid: dialed.next_xid,
+            watchers: Default::default(),
+            member: Some(member),
+            last_write: dialed.asked,
+            last_sent: dialed.asked,
+            leave: false,
+            close: false,
+        }
+    }
+}
+
+/// The life of a session, from its first connection to its end.
+pub(crate) async fn drive(
+    session: Arc<Session>,
+    dialed: Dialed,
+    mut members: Members,
+    inner: Weak<Inner>,
+    settings: Arc<Settings>,
+) {
+    let mut stream = dialed.stream;
+    let fault = loop {
+        let fault = converse(&session, &mut stream, &inner, &settings).await;
+        drop(stream);
+        if let End::Over(fault) = fault {
+            break fault;
+        }
+        let End::Left(fault) = fault else { unreachable!("there are two ends") };
+        session.phase.send_replace(Phase::Away(Some(fault.clone())));
+        session.state().fail(&Trouble::Unsure(fault));
+        if let Some(inner) = inner.upgrade() {
+            inner.in_doubt(&session);
+        }
+        match reconnect(&session, &mut members, &settings).await {
+            Ok(next) => stream = next,
+            Err(fault) => break fault,
+        }
+        session.phase.send_replace(Phase::Here);
+    };
+    session.phase.send_replace(Phase::Over(fault.clone()));
+    let mut state = session.state();
+    state.fail(&Trouble::Over(fault));
+    state.watchers.clear(); // whoever waits hears that nobody will tell
+    drop(state);
+    if let Some(inner) = inner.upgrade() {
+        inner.session_over(&session);
+    }
+}
+
+/// How a connection ended.
+enum End {
+    /// The session may go on over another one.
+    Left(Fault),
+    /// The session is over.
+    Over(Fault),
+}
+
+/// Goes on with the session at another member, for as long as it may be trusted.
+async fn reconnect(session: &Session, members: &mut Members, settings: &Settings) -> Result<Box<dyn Stream>, Fault> {
+    let limit = trust::answer_limit(session.timeout).max(Duration::from_millis(50)).min(settings.connect_limit);
+    members.failures = 0;
+    loop {
+        let (ticket, until) = {
+            let state = session.state();
+            if state.close {
+                return Err(Fault::closed()); // its nodes go when it lapses
+            }
+            let (session, password) = (state.number, state.password.clone());
+            (Ticket { session, password, timeout: state.timeout, last_zxid: state.last_zxid }, state.trust.until())
+        };
+        let left = until.since(Instant::now());
+        if left.is_zero() {
+            return Err(Fault::expired());
+        }
+        let address = members.next();
+        match timeout(limit.min(left), dial(settings, &address, &ticket)).await {
+            Ok(Ok(dialed)) if dialed.connected.session == ticket.session && dialed.connected.timeout_ms > 0 => {
+                let mut state = session.state();
+                state.trust.reconnected(dialed.asked);
+                state.member = Some(address);
+                state.next_xid = dialed.next_xid;
+                state.leave = false;
+                state.password = dialed.connected.password;
+                state.last_sent = dialed.asked;
+                state.last_write = Instant::from_nanos(0); // a write at once: only that proves anything
+                state.watch_again();
+                return Ok(dialed.stream);
+            }
+            Ok(Ok(_)) => return Err(Fault::expired()),
+            Ok(Err(fault)) if fault.is_final() => return Err(fault),
+            Ok(Err(_)) | Err(_) => members.pause().await,
+        }
+    }
+}
+
+impl State {
+    /// Puts the watches again that went with the last connection.
+    fn watch_again(&mut self) {
+        self.forget_the_deaf();
+        let mut out = std::mem::take(&mut self.out);
+        let (mut data, mut children, mut size) = (Vec::new(), Vec::new(), 0);
+        for (kind, path) in self.watchers.keys() {
+            match kind {
+                Watched::Node => data.push(path.as_str()),
+                Watched::Children => children.push(path.as_str()),
+            }
+            size += path.len();
+            if size >= WATCHES_AT_ONCE {
+                wire::set_watches(self.last_zxid, &data, &children, &mut out);
+                (data, children, size) = (Vec::new(), Vec::new(), 0);
+            }
+        }
+        if size > 0 {
+            wire::set_watches(self.last_zxid, &data, &children, &mut out);
+        }
+        self.out = out;
+    }
+}
+
+/// Writes, reads and renews until the connection is of no use.
+async fn converse(session: &Session, stream: &mut Box<dyn Stream>, inner: &Weak<Inner>, settings: &Settings) -> End {
+    let limit = trust::answer_limit(session.timeout);
+    let mut incoming = Vec::with_capacity(4096);
+    let mut asked_for_life: Option<Instant> = None;
+    loop {
+        let next = match session.due(&mut asked_for_life, settings, inner) {
+            Ok(next) => next,
+            Err(end) => return end,
+        };
+        let (bytes, closes) = {
+            let mut state = session.state();
+            (std::mem::take(&mut state.out), state.close)
+        };
+        if !bytes.is_empty() || closes {
+            match timeout(limit, write(stream, &bytes)).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => return End::Left(Fault::io(error)),
+                Err(_) => return End::Left(Fault::silent()),
+            }
+        }
+        if closes {
+            let xid = session.state().next_xid;
+            let _ = timeout(FAREWELL, farewell(stream, xid)).await;
+            return End::Over(Fault::closed());
+        }
+        tokio::select! {
+            read = stream.read_buf(&mut incoming) => match read {
+                Ok(0) => return End::Left(Fault::io(std::io::ErrorKind::UnexpectedEof.into())),
+                Ok(_) => {
+                    asked_for_life = None;
+                    if let Err(end) = session.heard(&mut incoming, inner) {
+                        return end;
+                    }
+                }
+                Err(error) => return End::Left(Fault::io(error)),
+            },
+            () = session.wake.notified() => {}
+            () = Clock::Boot.sleep_until(next) => {}
+        }
+    }
+}
+
+async fn write(stream: &mut Box<dyn Stream>, bytes: &[u8]) -> std::io::Result<()> {
+    stream.write_all(bytes).await?;
+    stream.flush().await
+}
+
+/// Says that the session is over, and waits until the server has closed the connection.
+async fn farewell(stream: &mut Box<dyn Stream>, xid: i32) -> std::io::Result<()> {
+    let mut out = Vec::new();
+    wire::close(xid, &mut out);
+    write(stream, &out).await?;
+    let mut rest = [0; 1024];
+    while stream.read(&mut rest).await? > 0 {}
+    Ok(())
+}
+
+impl Session {
+    /// Does what time asks for, and says when to look again.
+    fn due(&self, asked_for_life: &mut Option<Instant>, settings: &Settings, inner: &Weak<Inner>) -> Result<Instant, End> {
+        let now = Instant::now();
+        let limit = trust::answer_limit(self.timeout);
+        let fresh = inner.upgrade().map_or(Instant::NEVER, |inner| inner.look_after_own(self, now));
+        let mut state = self.state();
+        if state.trust.until() <= now {
+            return Err(End::Over(Fault::expired()));
+        }
+        let oldest = state.pending.front().map(|pending| pending.sent).into_iter().chain(*asked_for_life).min();
+        if state.leave || oldest.is_some_and(|oldest| oldest + limit <= now) {
+            return Err(End::Left(Fault::silent()));
+        }
+        if state.last_write + trust::renewal_interval(self.timeout) <= now {
+            let path = settings.proof();
+            drop(state.push(Request::Delete { path, version: -1 }, self.access)); // nobody waits for it: it proves by being answered
+            if state.watchers.len() > 64 {
+                state.forget_the_deaf();
+            }
+        } else if state.last_sent + trust::sign_of_life_interval(self.timeout) <= now {
+            wire::ping(&mut state.out);
+            state.trust.sent(now);
+            state.last_sent = now;
+            asked_for_life.get_or_insert(now);
+        }
+        let write = state.last_write + trust::renewal_interval(self.timeout);
+        let ping = state.last_sent + trust::sign_of_life_interval(self.timeout);
+        let silence = oldest.map_or(Instant::NEVER, |oldest| oldest + limit);
+        Ok(write.min(ping).min(silence).min(state.trust.until()).min(fresh))
+    }
+
+    /// Hands out what was read.
+    fn heard(&self, incoming: &mut Vec<u8>, inner: &Weak<Inner>) -> Result<(), End> {
+        let mut start = 0;
+        let mut own = Vec::new();
+        let mut state = self.state();
+        while let Some((length, rest)) = incoming[start..].split_first_chunk() {
+            let length = length_of(i32::from_be_bytes(*length)).ok_or_else(|| nonsense("the length of an answer"))?;
+            let Some(body) = rest.get(..length) else { break };
+            start += 4 + length;
+            let mut body = Reader(body);
+            let header = wire::answer(&mut body).ok_or_else(|| nonsense("an answer"))?;
+            if header.zxid > 0 {
+                state.last_zxid = state.last_zxid.max(header.zxid);
+            }
+            match header.xid {
+                wire::XID_NOTICE => {
+                    let notice = wire::notice(&mut body).ok_or_else(|| nonsense("a notice"))?;
+                    own.extend(state.notify(&notice));
+                }
+                wire::XID_PING | wire::XID_SET_WATCHES => {}
+                wire::XID_AUTH if header.error == 0 => {}
+                wire::XID_AUTH => return Err(End::Over(Fault::login())),
+                xid => {
+                    let pending = state.pending.pop_front().filter(|pending| pending.xid == xid);
+                    let pending = pending.ok_or_else(|| nonsense("the number of an answer"))?;
+                    let outcome = match header.error {
+                        0 => match pending.request.decode(&mut body, header.zxid) {
+                            Some(outcome) => outcome,
+                            None => {
+                                pending.resolve(Err(Trouble::Unsure(Fault::nonsense("an answer"))));
+                                return Err(nonsense("an answer"));
+                            }
+                        },
+                        code => Err(Refusal(code)),
+                    };
+                    match outcome {
+                        Err(Refusal::SESSION_EXPIRED) => {
+                            pending.resolve(Err(Trouble::Over(Fault::expired())));
+                            return Err(End::Over(Fault::expired()));
+                        }
+                        Err(Refusal::SESSION_MOVED) => {
+                            pending.resolve(Err(Trouble::Unsure(Fault::silent())));
+                            return Err(End::Left(Fault::silent()));
+                        }
+                        outcome => {
+                            let proves = outcome.as_ref().err().is_none_or(|refusal| refusal.went_through_the_quorum());
+                            if pending.request.is_write() && proves {
+                                state.trust.written(pending.sent);
+                            }
+                            pending.resolve(outcome.map_err(Trouble::Refused));
+                        }
+                    }
+                }
+            }
+        }
+        drop(state);
+        incoming.drain(..start);
+        if let Some(inner) = inner.upgrade().filter(|_| !own.is_empty()) {
+            own.into_iter().for_each(|id| inner.own_changed(id));
+        }
+        Ok(())
+    }
+}
+
+fn nonsense(what: &'static str) -> End {
+    End::Left(Fault::nonsense(what))
+}

@@ -1,0 +1,126 @@
+//! Ending a claim: a hold, a place in line, or something of which nobody knows whether it is there.
+//!
+//! Whoever ends a claim whose node is known deletes that. Where it is not known, because the ask was dropped or had no answer, a
+//! write and a list on the claim's own session find it; nothing that the session has sent before can come after that (see
+//! [`session`](crate::session)). A claim of a session that is over has nothing any more, or nothing that its leader will not take
+//! away by itself. So an end is final.
+
+use std::sync::Arc;
+
+use tenure_core::{Claim, Instant, Result};
+
+use crate::error::refused;
+use crate::inner::{Entry, Inner};
+use crate::layout::Key;
+use crate::line::Line;
+use crate::session::{Session, Trouble};
+use crate::wire::{Refusal, Reply, Request};
+
+impl Inner {
+    /// Ends whatever the claim left behind.
+    ///
+    /// # Cancel safety
+    /// Dropped, it may have been done or not: end it again.
+    pub(crate) async fn end(self: &Arc<Self>, claim: &Claim) -> Result<()> {
+        self.bury(claim.id);
+        let Some(entry) = self.entry(claim.id) else {
+            return self.end_unknown(claim).await;
+        };
+        let _turn = entry.turn.lock().await;
+        let Some(entry) = self.entry(claim.id) else { return Ok(()) }; // somebody was faster
+        // What was sent last for a claim on its way to another session was sent there.
+        let session = &entry.moving.as_ref().unwrap_or(&entry.user).0;
+        let deadline = Instant::now() + self.settings.answer_limit;
+        let sure = entry.node.is_some() && !entry.unsure && entry.moving.is_none();
+        loop {
+            let trouble =
+                match if sure { self.delete(session, &entry).await? } else { self.search(session, claim, &entry).await? } {
+                    Ok(()) => {
+                        self.forget(claim.id);
+                        return Ok(());
+                    }
+                    Err(trouble) => trouble,
+                };
+            if matches!(trouble, Trouble::Over(_)) || session.is_over() {
+                self.forget(claim.id);
+                return Ok(());
+            }
+            let left = deadline.since(Instant::now());
+            match tokio::time::timeout(left, session.here()).await {
+                Ok(Ok(())) => {}
+                Ok(Err(_)) => {
+                    self.forget(claim.id);
+                    return Ok(());
+                }
+                Err(_) => return Err(self.explain(trouble, "delete a node in", &entry.parent)),
+            }
+        }
+    }
+
+    async fn delete(&self, session: &Session, entry: &Entry) -> Result<Result<(), Trouble>> {
+        let path = entry.path().expect("its node is known");
+        let asked = match session.send([Request::Delete { path: path.clone(), version: -1 }]) {
+            Ok([asked]) => asked,
+            Err(trouble) => return Ok(Err(trouble)),
+        };
+        match self.within(session, "an end", asked).await? {
+            Ok(_) | Err(Trouble::Refused(Refusal::NO_NODE)) => Ok(Ok(())),
+            Err(Trouble::Refused(refusal)) => Err(refused(refusal, "delete", &path)),
+            Err(trouble) => Ok(Err(trouble)),
+        }
+    }
+
+    /// Finds the claim's nodes and deletes them.
+    async fn search(&self, session: &Session, claim: &Claim, entry: &Entry) -> Result<Result<(), Trouble>> {
+        let parent = &entry.parent;
+        let look = vec![
+            Request::Delete { path: self.settings.proof(), version: -1 },
+            Request::Children { path: parent.clone(), watch: false },
+        ];
+        let children = match self.flight(session, "a look for a node", look).await? {
+            Err(trouble) => return Ok(Err(trouble)),
+            Ok(mut outcomes) => match outcomes.pop() {
+                Some(Ok(Reply::Children(children))) => children,
+                Some(Err(Trouble::Refused(Refusal::NO_NODE))) => return Ok(Ok(())),
+                Some(Err(trouble)) => return Err(self.explain(trouble, "list", parent)),
+                _ => return Ok(Ok(())),
+            },
+        };
+        self.delete_of(session, parent, &Line::read(self.settings.layout, &children), Key::of(claim.id)).await
+    }
+
+    /// Deletes the nodes of a claim that are in this line.
+    async fn delete_of(&self, session: &Session, parent: &str, line: &Line, key: Key) -> Result<Result<(), Trouble>> {
+        let delete = |node: &str| Request::Delete { path: format!("{parent}/{node}"), version: -1 };
+        let requests: Vec<Request> = line.of(key).map(|place| delete(&place.node)).collect();
+        match self.flight(session, "an end", requests).await? {
+            Err(trouble) => Ok(Err(trouble)),
+            Ok(outcomes) => {
+                for outcome in outcomes {
+                    if let Err(Trouble::Refused(refusal)) = outcome
+                        && refusal != Refusal::NO_NODE
+                    {
+                        return Err(refused(refusal, "delete a node in", parent));
+                    }
+                }
+                Ok(Ok(()))
+            }
+        }
+    }
+
+    /// Ends a claim that this client has never asked for, or has ended before.
+    async fn end_unknown(self: &Arc<Self>, claim: &Claim) -> Result<()> {
+        let parent = self.parent(&claim.name)?;
+        let look = [Request::Sync { path: parent.clone() }, Request::Children { path: parent.clone(), watch: false }];
+        let Some(Ok(Reply::Children(children))) = self.read("look for a node", &look).await?.pop() else { return Ok(()) };
+        let line = Line::read(self.settings.layout, &children);
+        if line.of(Key::of(claim.id)).next().is_none() {
+            return Ok(());
+        }
+        let user = self.any_session().await?;
+        match self.delete_of(&user.0, &parent, &line, Key::of(claim.id)).await? {
+            Ok(()) => Ok(()),
+            Err(trouble) => Err(self.explain(trouble, "delete a node in", &parent)),
+        }
+    }
+}

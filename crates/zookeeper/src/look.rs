@@ -1,0 +1,263 @@
+//! Looking: who holds and who waits, which names are in use; and what an operator does about it.
+//!
+//! A look begins with a `sync`, so that the member has what its leader had done when it was asked; it needs no right to write.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tenure_core::{Ask, Holder, LockName, Result, Token, View, Waiter};
+
+use crate::error::refused;
+use crate::inner::Inner;
+use crate::layout::{Layout, Place, unescape};
+use crate::line::Line;
+use crate::session::{Outcome, Trouble, Watched};
+use crate::ticket::Ticket;
+use crate::wire::{Refusal, Reply, Request, Stat};
+
+/// How often a watcher looks without being told: what a node says may change, too.
+const WATCH_EVERY: Duration = Duration::from_millis(250);
+/// How many names are looked at in one flight.
+const NAMES_AT_ONCE: usize = 64;
+/// How often an ask that somebody overtook is tried again.
+const TRIES: usize = 8;
+
+/// A claim as a look shows it.
+struct Seen {
+    place: Place,
+    path: String,
+    ticket: Ticket,
+    stat: Stat,
+    /// It is one of those that are in.
+    holds: bool,
+}
+
+impl Seen {
+    fn token(&self) -> Token {
+        self.ticket.token.unwrap_or(Token::new(self.stat.czxid as u64))
+    }
+
+    /// How long it has been there, by the leader's clock and ours: for people.
+    fn age(&self) -> Duration {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        now.saturating_sub(Duration::from_millis(self.stat.ctime.max(0) as u64))
+    }
+}
+
+impl Inner {
+    /// Who holds and who waits.
+    ///
+    /// # Cancel safety
+    /// Only reads.
+    pub(crate) async fn view(self: &Arc<Self>, name: &LockName) -> Result<View> {
+        let parent = self.parent(name)?;
+        let look = [Request::Sync { path: parent.clone() }, Request::Children { path: parent.clone(), watch: false }];
+        let children = children(self.read("look at", &look).await?.pop(), &parent)?;
+        Ok(view_of(name, self.seen(&parent, &children).await?))
+    }
+
+    /// Everybody in line, with what they say. Who leaves in between is not there any more.
+    async fn seen(self: &Arc<Self>, parent: &str, children: &[String]) -> Result<Vec<Seen>> {
+        let line = Line::read(self.settings.layout, children);
+        let holders = line.holders();
+        let path = |place: &Place| format!("{parent}/{}", place.node);
+        let gets: Vec<Request> = line.0.iter().map(|place| Request::Get { path: path(place), watch: false }).collect();
+        if gets.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut seen = Vec::with_capacity(gets.len());
+        for ((at, place), outcome) in line.0.into_iter().enumerate().zip(self.read("look at", &gets).await?) {
+            match outcome {
+                Ok(Reply::Data(data, stat)) => {
+                    let path = format!("{parent}/{}", place.node);
+                    seen.push(Seen { place, path, ticket: Ticket::decode(&data), stat, holds: at < holders });
+                }
+                Err(Trouble::Refused(Refusal::NO_NODE)) => {}
+                Err(Trouble::Refused(refusal)) => return Err(refused(refusal, "look at", parent)),
+                _ => {}
+            }
+        }
+        Ok(seen)
+    }
+
+    /// Names in use, in order.
+    ///
+    /// # Cancel safety
+    /// Only reads.
+    pub(crate) async fn list_names(
+        self: &Arc<Self>,
+        prefix: &str,
+        after: Option<&LockName>,
+        limit: usize,
+    ) -> Result<Vec<View>> {
+        if self.settings.layout == Layout::Curator {
+            return Err(tenure_core::Error::new(
+                tenure_core::ErrorKind::Unsupported,
+                "Curator's locks cannot be listed: any node of the whole tree may be one",
+            )
+            .with_hint("Ask for one by its name, or look with zkCli"));
+        }
+        let root = format!("{}{}", self.settings.chroot, self.settings.root);
+        let look = [Request::Sync { path: root.clone() }, Request::Children { path: root.clone(), watch: false }];
+        let children = children(self.read("list", &look).await?.pop(), &root)?;
+        let mut names: Vec<LockName> = children.iter().filter_map(|child| unescape(child)).collect();
+        names.retain(|name| name.as_str().starts_with(prefix) && after.is_none_or(|after| name > after));
+        names.sort_unstable();
+        let mut views = Vec::new();
+        for names in names.chunks(NAMES_AT_ONCE) {
+            let parents: Vec<String> = names.iter().map(|name| self.parent(name)).collect::<Result<_>>()?;
+            let gets: Vec<Request> =
+                parents.iter().map(|path| Request::Children { path: path.clone(), watch: false }).collect();
+            for ((name, parent), outcome) in names.iter().zip(&parents).zip(self.read("list", &gets).await?) {
+                let Ok(Reply::Children(children)) = outcome else { continue };
+                if views.len() >= limit {
+                    return Ok(views);
+                }
+                let view = view_of(name, self.seen(parent, &children).await?);
+                if !view.is_free() {
+                    views.push(view);
+                }
+            }
+        }
+        Ok(views)
+    }
+
+    /// The view, once it says something else.
+    ///
+    /// # Cancel safety
+    /// Only reads.
+    pub(crate) async fn watch(self: &Arc<Self>, name: &LockName, seen: &View) -> Result<View> {
+        let parent = self.parent(name)?;
+        loop {
+            let view = self.view(name).await?;
+            if !view.says_the_same_as(seen) {
+                return Ok(view);
+            }
+            let user = self.any_session().await?;
+            let told = match tokio::time::timeout(self.settings.answer_limit, user.0.watch(Watched::Children, &parent)).await
+            {
+                Ok(Ok((Reply::Children(children), told))) if children.len() == view.holders.len() + view.line.len() => told,
+                _ => {
+                    // There is nothing to watch, or it has changed already.
+                    tokio::time::sleep(WATCH_EVERY / 10).await;
+                    continue;
+                }
+            };
+            let _ = tokio::time::timeout(WATCH_EVERY, told).await;
+        }
+    }
+
+    /// Asks every holder to let go: writes it into their nodes, which they watch.
+    ///
+    /// # Cancel safety
+    /// Dropped, some may have been asked.
+    pub(crate) async fn request(self: &Arc<Self>, name: &LockName, ask: &Ask) -> Result<usize> {
+        let mut asked = 0;
+        for holder in self.holders(name).await? {
+            let (mut seen, mut tries) = (Some(holder), 0);
+            while let Some(Seen { path, mut ticket, stat, .. }) = seen.take() {
+                ticket.asked = Some(ask.clone());
+                let write = Request::Set { path: path.clone(), data: ticket.encode(), version: stat.version };
+                match self.once(write).await? {
+                    Ok(_) => asked += 1,
+                    Err(Refusal::NO_NODE) => {} // it has let go
+                    Err(Refusal::BAD_VERSION) if tries < TRIES => {
+                        tries += 1; // somebody else wrote it meanwhile: look again
+                        seen = self.holders(name).await?.into_iter().find(|other| other.path == path);
+                    }
+                    Err(refusal) => return Err(refused(refusal, "write", &path)),
+                }
+            }
+        }
+        Ok(asked)
+    }
+
+    /// Ends holds by force: their nodes have names of their own, so nobody else's is hit.
+    ///
+    /// # Cancel safety
+    /// Dropped, some may be over.
+    pub(crate) async fn break_holds(self: &Arc<Self>, name: &LockName, only: Option<Token>) -> Result<usize> {
+        let mut broken = 0;
+        for holder in self.holders(name).await? {
+            if only.is_some_and(|only| only != holder.token()) {
+                continue;
+            }
+            match self.once(Request::Delete { path: holder.path.clone(), version: -1 }).await? {
+                Ok(_) => broken += 1,
+                Err(Refusal::NO_NODE) => {}
+                Err(refusal) => return Err(refused(refusal, "delete", &holder.path)),
+            }
+        }
+        Ok(broken)
+    }
+
+    async fn holders(self: &Arc<Self>, name: &LockName) -> Result<Vec<Seen>> {
+        let parent = self.parent(name)?;
+        let look = [Request::Sync { path: parent.clone() }, Request::Children { path: parent.clone(), watch: false }];
+        let children = children(self.read("look at", &look).await?.pop(), &parent)?;
+        let mut seen = self.seen(&parent, &children).await?;
+        seen.retain(|seen| seen.holds);
+        Ok(seen)
+    }
+
+    /// Writes once; what had no answer is not tried again.
+    pub(crate) async fn once(self: &Arc<Self>, request: Request) -> Result<Result<Reply, Refusal>> {
+        let user = self.any_session().await?;
+        let limit = self.settings.answer_limit;
+        if let Ok(Err(fault)) = tokio::time::timeout(limit, user.0.here()).await {
+            return Err(fault.explain(&self.settings.hosts(), &self.settings.describe()));
+        }
+        let outcome: Outcome = match user.0.send([request]) {
+            Ok([asked]) => self.within(&user.0, "a write", asked).await?,
+            Err(trouble) => Err(trouble),
+        };
+        match outcome {
+            Ok(reply) => Ok(Ok(reply)),
+            Err(Trouble::Refused(refusal)) => Ok(Err(refusal)),
+            Err(trouble) => Err(self.explain(trouble, "write to", &self.settings.root)),
+        }
+    }
+}
+
+/// The names of a node's children; none if there is no such node.
+fn children(outcome: Option<Outcome>, parent: &str) -> Result<Vec<String>> {
+    match outcome {
+        Some(Ok(Reply::Children(children))) => Ok(children),
+        Some(Err(Trouble::Refused(Refusal::NO_NODE))) | None => Ok(Vec::new()),
+        Some(Err(Trouble::Refused(refusal))) => Err(refused(refusal, "list", parent)),
+        Some(_) => Ok(Vec::new()),
+    }
+}
+
+fn view_of(name: &LockName, seen: Vec<Seen>) -> View {
+    let mut view = View::free(name.clone());
+    view.kind = seen.first().map(|first| first.place.kind);
+    for seen in seen {
+        let (token, age) = (seen.token(), seen.age());
+        let Seen { place, ticket, holds, .. } = seen;
+        let claim = place.key.fingerprint();
+        // While its mode or its session is being changed a claim has two nodes at one place: the older one counts.
+        let is_twice = view.holders.last().is_some_and(|last| last.claim == claim)
+            || view.line.last().is_some_and(|last| last.claim == claim);
+        if is_twice {
+            continue;
+        }
+        if holds {
+            view.holders.push(Holder {
+                claim,
+                mode: place.mode,
+                token,
+                note: ticket.note,
+                origin: ticket.origin,
+                held_for: age,
+                expires_in: ticket.ttl,
+                closing: false,
+                asked: ticket.asked,
+            });
+        } else {
+            view.line.push(Waiter { claim, mode: place.mode, note: ticket.note, origin: ticket.origin, waiting_for: age });
+        }
+    }
+    view.last = view.holders.iter().map(|holder| holder.token).max();
+    view
+}

@@ -1,0 +1,104 @@
+//! Logins, rights, encryption, and what is said to the person who must act.
+
+use tenure_core::{Client, Environment, ErrorKind, Result};
+use tenure_testkit::in_time;
+use tenure_testkit::servers::zookeeper::{ClientCertificate, Ensemble, ZooKeeper, ZooKeeperOptions};
+
+async fn open(url: &str) -> Result<Client> {
+    Client::with_environment(tenure_zookeeper::connect(&url.parse()?).await?, Environment::real())
+}
+
+/// Locks and unlocks, and looks.
+async fn works(client: &Client) {
+    let held = in_time("it is free", client.mutex("x").unwrap().lock()).await.unwrap();
+    assert_eq!(client.view("x").await.unwrap().holders[0].token, held.token());
+    held.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_belong_to_the_login_that_made_them() {
+    let hosts = Ensemble::shared().hosts();
+    let [ours, ours_again] = [0, 1].map(|_| format!("zk://app:hunter2@{hosts}?root=/access-digest"));
+    let (one, other) = (open(&ours).await.unwrap(), open(&ours_again).await.unwrap());
+    let held = one.mutex("x").unwrap().lock().await.unwrap();
+    assert!(other.mutex("x").unwrap().try_lock().await.unwrap().is_none());
+    let stranger = open(&format!("zk://else:secret7@{hosts}?root=/access-digest")).await.unwrap();
+    for refused in [
+        stranger.mutex("x").unwrap().lock().await.map(drop).unwrap_err(),
+        stranger.break_holds("x", None).await.map(drop).unwrap_err(),
+    ] {
+        let text = format!("{refused} {refused:?}");
+        assert_eq!(refused.kind(), ErrorKind::Backend, "{text}");
+        assert!(text.contains("permission") && !text.contains("secret7") && !text.contains("hunter2"), "{text}");
+    }
+    held.check().unwrap();
+    held.release().await.unwrap();
+    assert!(!format!("{one:?} {}", one.describe()).contains("hunter2"));
+    let findings = one.examine().await.unwrap();
+    assert!(findings.iter().any(|finding| finding.what == "access"), "{findings:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sasl_lets_in_who_knows_the_password() {
+    let server = ZooKeeper::start(ZooKeeperOptions::new().sasl_user("app", "hunter2"));
+    let at = server.address();
+    works(&open(&format!("zk://app:hunter2@{at}?auth=sasl")).await.unwrap()).await;
+    let refused = open(&format!("zk://app:wrong@{at}?auth=sasl&connect_limit=2s")).await.map(drop).unwrap_err();
+    assert!(!refused.to_string().contains("wrong@") && !refused.to_string().contains("hunter2"), "{refused}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tls_is_checked_and_used() {
+    let server = ZooKeeper::start(ZooKeeperOptions::new().tls(ClientCertificate::Demanded));
+    let pem = server.certificates();
+    let file = |path: &std::path::Path| path.display().to_string();
+    let own = format!("cert={}&key={}", file(&pem.client), file(&pem.client_key));
+    works(&open(&format!("{}?ca={}&{own}", server.tls_url(), file(&pem.ca))).await.unwrap()).await;
+    let nobody = open(&format!("{}?ca={}&connect_limit=2s", server.tls_url(), file(&pem.ca))).await.map(drop).unwrap_err();
+    assert_eq!(nobody.kind(), ErrorKind::Unavailable, "{nobody}");
+    let unknown = open(&format!("{}?{own}&connect_limit=2s", server.tls_url())).await.map(drop).unwrap_err();
+    assert!(unknown.to_string().contains("ca=FILE"), "{unknown}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_there_is_an_error_that_says_where() {
+    let refused = open("zk://127.0.0.1:1,127.0.0.1:2?connect_limit=200ms").await.map(drop).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Unavailable);
+    assert!(refused.to_string().contains("127.0.0.1:1") && refused.hint().is_some(), "{refused}");
+}
+
+/// A server that stands still answers nobody: an ask is an error in time, and leaves nothing once the server goes on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_ask_that_nobody_answers_is_an_error_and_leaves_nothing() {
+    let server = ZooKeeper::start(ZooKeeperOptions::new());
+    let client = open(&format!("{}?answer_limit=500ms", server.url())).await.unwrap();
+    let observer = open(&server.url()).await.unwrap();
+    works(&client).await;
+    server.pause();
+    let refused = in_time("an answer", client.mutex("x").unwrap().lock()).await.map(drop).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
+    server.resume();
+    in_time("it is free", observer.mutex("x").unwrap().lock()).await.unwrap().release().await.unwrap();
+}
+
+/// An election can be watched with ZooKeeper's own tools: the first child leads, and the first line is its value.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_election_is_seen_by_zookeepers_own_tools() {
+    let server = Ensemble::shared().member(0);
+    let client = open(&format!("{}?root=/access-election", Ensemble::shared().url())).await.unwrap();
+    let election = client.election("scheduler").unwrap().note("10.0.0.7:8080").unwrap();
+    let leads = election.campaign().await.unwrap();
+    let mut raw = raw::Raw::connect(server.address());
+    raw.sync("/access-election");
+    let children = raw.children("/access-election/scheduler").unwrap();
+    assert!(children.len() == 1 && children[0].starts_with("election-"), "{children:?}");
+    let path = format!("/access-election/scheduler/{}", children[0]);
+    let data = String::from_utf8(raw.data(&path).unwrap()).unwrap();
+    assert_eq!(data.lines().next(), Some("10.0.0.7:8080"));
+    // Deleting the node is how zkCli deposes a leader, and the leader is told.
+    raw.delete(&path).unwrap();
+    in_time("it is told", leads.lost()).await;
+}
+
+#[path = "common/raw.rs"]
+mod raw;

@@ -1,0 +1,150 @@
+//! What happens between one client and the servers: silence of several lengths, lost answers, resets.
+
+use std::time::Duration;
+
+use tenure_core::{Event, Instant};
+use tenure_testkit::faults::{Crowd, Record};
+use tenure_testkit::history::expect_sound_but_order;
+use tenure_testkit::proxy::{After, Cut, Fault, Proxy, Toward, Which};
+use tenure_testkit::servers::zookeeper::{ZooKeeper, ZooKeeperOptions};
+use tenure_testkit::{Options as _, Shape, eventually, in_time};
+
+use crate::stage::{T, client, ensemble, leaves_nothing, line_is, only};
+
+/// A third of the timeout costs nothing; more is a loss, or not, but never two holders; and whoever comes after has waited for
+/// the window's end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_is_not_heard_for_a_part_of_its_timeout() {
+    let ensemble = ensemble();
+    for share in [0.3, 0.7, 1.2] {
+        let record = Record::new();
+        let proxy = Proxy::start(ensemble.member(ensemble.follower()).address());
+        let (one, other) = (client(&only(proxy.address())).await, client(&ensemble.url()).await);
+        let holder = record.lock(&Shape::Mutex.make(&one, "x").unwrap().ttl(T).unwrap(), "x").await;
+        let first = holder.held.valid_until();
+        eventually("it is renewed", || holder.held.valid_until() > first).await;
+        let lock = Shape::Mutex.make(&other, "x").unwrap().ttl(T).unwrap();
+        let mut waiting = Box::pin(record.lock(&lock, "x"));
+        let hurting = async {
+            line_is(&other, "x", 1).await;
+            let silence = proxy.set(Which::All, Fault::Blackhole(Toward::Both));
+            tokio::time::sleep(T.mul_f64(share)).await; // the fault itself is a length of time
+            proxy.lift(silence);
+            let last = holder.held.valid_until();
+            if share < 0.5 {
+                eventually("it is renewed", || holder.held.valid_until() > last || !holder.checks()).await;
+            } else {
+                let ends = || holder.held.check().is_err() || holder.held.valid_until() > last;
+                eventually("it is renewed or lost", ends).await;
+            }
+        };
+        tokio::select! {
+            next = &mut waiting => {
+                assert!(Instant::now() >= holder.held.valid_until(), "{share}: somebody got in before the window's end");
+                assert!(!holder.checks());
+                next.releases().await.unwrap();
+                holder.releases().await.unwrap_err();
+            }
+            () = hurting => {
+                let kept = holder.checks();
+                let released = holder.releases().await;
+                assert!(share > 1.0 || kept == released.is_ok() || released.is_err(), "{share}");
+                let next = in_time("the next one gets in", waiting).await;
+                next.releases().await.unwrap();
+            }
+        }
+        expect_sound_but_order(&record.history());
+        leaves_nothing(&other, "x", vec![one]).await;
+    }
+}
+
+/// The node was made and the answer lost: it is found again by its name and its owner, and there is one of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_to_a_create_is_lost() {
+    let server = ZooKeeper::start(ZooKeeperOptions::new());
+    for after in [After::Silence, After::Reset] {
+        let proxy = Proxy::start(server.address());
+        let (one, observer) = (client(&only(proxy.address())).await, client(&only(server.address())).await);
+        let mutex = one.mutex("x").unwrap().ttl(Duration::from_secs(6)).unwrap();
+        mutex.lock().await.unwrap().release().await.unwrap();
+        for _ in 0..5 {
+            proxy.set(Which::All, Fault::Lose(Toward::Client, 1, after));
+            let lost = proxy.counters().lost;
+            let held = in_time("the lock", mutex.lock()).await.unwrap();
+            eventually("an answer was lost", || proxy.counters().lost > lost).await;
+            let view = observer.view("x").await.unwrap();
+            assert_eq!((view.holders.len(), view.line.len()), (1, 0), "{after:?}: there is no ghost: {view:?}");
+            assert_eq!(view.holders[0].token, held.token());
+            proxy.set(Which::All, Fault::Lose(Toward::Client, 1, after));
+            in_time("the release", held.release()).await.unwrap();
+            proxy.heal();
+        }
+        leaves_nothing(&observer, "x", vec![one]).await;
+    }
+}
+
+/// The first in line is cut off for so long that its session ends; the lock goes to the next one. When it is back it stands at
+/// the end of the line, and is never let in by what it waited for before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_ends_while_it_waits_at_the_head() {
+    let (ensemble, record) = (ensemble(), Record::new());
+    let proxy = Proxy::start(ensemble.member(0).address());
+    let (holder, cut_off, other) =
+        (client(&ensemble.url()).await, client(&only(proxy.address())).await, client(&ensemble.url()).await);
+    let make = |client| Shape::Mutex.make(client, "x").unwrap().ttl(T).unwrap();
+    let (held, first, second) = (record.lock(&make(&holder), "x").await, make(&cut_off), make(&other));
+    let first = record.lock(&first, "x");
+    let second = record.lock(&second, "x");
+    let driving = async {
+        line_is(&holder, "x", 2).await;
+        proxy.set(Which::All, Fault::Blackhole(Toward::Both));
+        line_is(&holder, "x", 1).await; // the session is over
+        held.releases().await.unwrap();
+    };
+    let later = async {
+        let ((), second) = tokio::join!(driving, second);
+        proxy.heal();
+        line_is(&holder, "x", 1).await; // it asks anew
+        let token = second.token();
+        second.releases().await.unwrap();
+        token
+    };
+    let (first, token) = tokio::join!(first, later);
+    assert!(first.token() > token);
+    first.releases().await.unwrap();
+    expect_sound_but_order(&record.history());
+}
+
+/// Connections that are reset again and again: sessions go on at the next member.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_storm_of_resets_loses_nobody() {
+    let (ensemble, record) = (ensemble(), Record::new());
+    let proxies: Vec<Proxy> = ensemble.members().iter().map(|member| Proxy::start(member.address())).collect();
+    let hosts: Vec<String> = proxies.iter().map(|proxy| proxy.address().to_string()).collect();
+    let url = format!("zk://{}", hosts.join(","));
+    let crowding = [client(&url).await, client(&url).await];
+    let observer = client(&ensemble.url()).await;
+    let holding = client(&url).await;
+    let held = holding.mutex("held").unwrap().ttl(T).unwrap().lock().await.unwrap();
+    let mut events = held.events();
+    let crowd = Crowd::start(&record, "x", Shape::Mutex, &crowding, 6, observer.clone());
+    for _ in 0..10 {
+        crowd.has_had(&record, 5).await;
+        for proxy in &proxies {
+            proxy.cut(Which::All, Cut::Reset);
+        }
+    }
+    crowd.has_had(&record, 20).await;
+    crowd.stop().await;
+    expect_sound_but_order(&record.history());
+    held.check().expect("a connection is not a session");
+    held.release().await.unwrap();
+    let mut jeopardies = 0;
+    while let Some(event) = events.next().await {
+        assert_ne!(event, Event::Lost);
+        jeopardies += usize::from(matches!(event, Event::Jeopardy { .. }));
+    }
+    assert!(jeopardies > 0, "a lost connection is jeopardy");
+    let crowding = crowding.into_iter().collect();
+    leaves_nothing(&observer, "x", crowding).await;
+}
