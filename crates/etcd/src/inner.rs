@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
-use tenure_core::{Claim, ClaimId, Clock, Instant, News, Result};
+use tenure_core::{Claim, ClaimId, Clock, Error, ErrorKind, Instant, News, Result};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
@@ -140,6 +140,10 @@ impl Inner {
         let sent = Instant::now();
         let asked = self.asks.call("making a lease", |wire| async move { wire.lease_grant(request).await }).await;
         match asked {
+            Ok(answer) if answer.value.ttl < seconds as i64 => {
+                let what = format!("a lease of {seconds} s was asked for, and one of {} s granted", answer.value.ttl);
+                Err(Error::new(ErrorKind::Backend, what).with_store(self.settings.describe()).into())
+            }
             Ok(answer) => Ok(Lease::new(answer.value.id, seconds, answer.sent)),
             // The first copy of the request made it.
             Err(failure) if failure.error.to_string().contains("lease already exists") => {
@@ -150,6 +154,10 @@ impl Inner {
     }
 
     /// Keeps a lease alive; whether it is.
+    ///
+    /// A keepalive is answered by whoever believes that it leads, without asking the others: one that was stopped, and goes on after
+    /// others elected another, says yes to anybody for a moment. So a read follows, which the others must confirm: if it was
+    /// answered in the same term, the keepalive was the leader's.
     pub(crate) async fn keep_alive(&self, lease: &Lease, link: &Link) -> std::result::Result<bool, Failure> {
         let id = lease.id;
         let answer = link.call("keeping a lease alive", |wire| async move { wire.keep_alive(id).await }).await;
@@ -161,12 +169,20 @@ impl Inner {
             }
             Err(failure) => return Err(failure),
         };
-        if answer.value > 0 {
-            lease.kept_since(answer.sent);
-            return Ok(!lease.is_dead());
+        let (ttl, term) = answer.value;
+        if ttl <= 0 {
+            self.lease_is_gone(lease);
+            return Ok(false);
         }
-        self.lease_is_gone(lease);
-        Ok(false)
+        let request = RangeRequest::one(&self.schema.nothing());
+        let confirmed = link.call("keeping a lease alive", |wire| wire_range(wire, request.clone())).await?.value;
+        if confirmed.term() != term {
+            let what = "the leader changed while a lease was kept alive";
+            let error = Error::new(ErrorKind::Unavailable, what).with_store(self.settings.describe());
+            return Err(Failure { next: Next::Later, in_doubt: false, spoken: true, error });
+        }
+        lease.kept_since(answer.sent);
+        Ok(!lease.is_dead())
     }
 
     /// Everything that was on it is gone too.

@@ -1,4 +1,4 @@
-//! Renewals: one keepalive and one look for each lease, however many holds are on it, on a channel of their own.
+//! Renewals: one keepalive and two questions for each lease, however many holds are on it, on a channel of their own.
 //!
 //! A keepalive that is answered "yes" does not prove the hold: servers before 3.4.38, 3.5.23 and 3.6.5 say so of a lease that they
 //! are just revoking, and anybody may have removed the key. So the lease's keys are asked for after it: a hold whose key is not
