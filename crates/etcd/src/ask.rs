@@ -238,11 +238,11 @@ impl Inner {
         let [own, ended, others, ..] = reads else { return Err(unsettled(claim)) };
         if let Some(kv) = own.kvs.first().filter(|kv| kv.key == key) {
             let is_mine = self.schema.layout == Layout::Concurrency || Value::decode(&kv.value).id == shown(claim.id);
-            if !is_mine || kv.lease != on.lease().id {
-                return Ok(None);
-            }
+            // It may stand on the short lease of those who wait: it keeps its place.
+            let on = if kv.lease == on.lease().id { Some(on.clone()) } else { self.leases.by_id(kv.lease, Instant::now()) };
+            let Some(on) = on.filter(|_| is_mine) else { return Ok(None) };
             if let Some(entry) = self.table().claims.get_mut(&claim.id) {
-                entry.revision = kv.create_revision;
+                (entry.revision, entry.on) = (kv.create_revision, Some(on));
             }
             return Ok(Some(true));
         }
@@ -281,9 +281,9 @@ impl Inner {
         self.joined(claim, revision);
         let (looked, revision) = self.look(claim, place).await?;
         match looked {
-            Seen::Enter => match self.granted(claim, revision) {
-                Some(grant) => Ok(Asked::Granted(grant)),
-                None => Err(unsettled(claim)),
+            Seen::Enter => match self.let_in(claim, revision).await {
+                Some(Waited::Granted(grant)) => Ok(Asked::Granted(grant)),
+                _ => Err(unsettled(claim)),
             },
             Seen::Behind(front) => Ok(Asked::Queued(front)),
             Seen::Gone => Err(unsettled(claim)),

@@ -117,6 +117,13 @@ impl Leases {
         Some(OnLease::of(lease))
     }
 
+    /// The lease of this id, if it is one of ours and surely not over yet.
+    pub(crate) fn by_id(&self, id: i64, now: Instant) -> Option<OnLease> {
+        let map = self.map();
+        let lease = map.values().find(|lease| lease.id == id)?;
+        (!lease.is_dead() && lease.base() + lease.lasts() > now).then(|| OnLease::of(lease))
+    }
+
     pub(crate) fn add(&self, lease: Lease) -> OnLease {
         let lease = Arc::new(lease);
         let user = OnLease::of(&lease);

@@ -56,7 +56,11 @@ impl Inner {
                     Told::Refused(reason) => return Err(refused(claim, &reason)),
                     told if is_direct(claim) && ends(&front, &told) => {
                         let revision = self.table().claims.get(&claim.id).map_or(0, |entry| entry.revision);
-                        return Ok(self.let_in(claim, revision).await);
+                        if let Some(waited) = self.let_in(claim, revision).await {
+                            return Ok(waited);
+                        }
+                        look_at = Instant::now() + LOOK_AGAIN;
+                        false
                     }
                     told => matters(claim, &front, &told),
                 },
@@ -74,7 +78,10 @@ impl Inner {
             };
             match looked {
                 Ok((Seen::Enter, token)) => {
-                    let waited = self.let_in(claim, token).await;
+                    let Some(waited) = self.let_in(claim, token).await else {
+                        look_at = Instant::now() + LOOK_AGAIN;
+                        continue;
+                    };
                     if let (Waited::Granted(_), Mode::Permits { .. }) = (&waited, claim.mode) {
                         self.mark(claim);
                     }
@@ -106,17 +113,21 @@ impl Inner {
         self.ear.subscribe(&front.key, &front.to, ours.then_some(front.revision))
     }
 
-    /// A waiter is in; whether its lease is good for it must be sure.
-    async fn let_in(&self, claim: &Claim, token: i64) -> Waited {
-        let Some((on, trusted)) = self.trust(claim) else { return Waited::Gone };
+    /// A waiter is in; whether its lease is good for it must be sure. `None` if that cannot be told now: it keeps its place.
+    pub(crate) async fn let_in(&self, claim: &Claim, token: i64) -> Option<Waited> {
+        let Some((on, trusted)) = self.trust(claim) else { return Some(Waited::Gone) };
         let fresh = Instant::now() < on.lease().base() + trusted / 2 && !on.lease().is_dead();
-        // What is not answered is not granted: then the look that comes next decides, or the caller's patience.
-        if !fresh && !matches!(self.keep_alive(on.lease(), &self.asks).await, Ok(true)) {
-            return Waited::Gone;
+        if !fresh {
+            match self.keep_alive(on.lease(), &self.asks).await {
+                Ok(true) => {}
+                Ok(false) => return Some(Waited::Gone),
+                Err(_) => return None,
+            }
         }
         match self.granted(claim, token) {
-            Some(grant) => Waited::Granted(grant),
-            None => Waited::Gone,
+            Some(grant) => Some(Waited::Granted(grant)),
+            None if on.lease().is_dead() => Some(Waited::Gone),
+            None => None,
         }
     }
 
