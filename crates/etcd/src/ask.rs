@@ -18,7 +18,7 @@ use crate::leases::{OnLease, seconds, waiting_seconds};
 use crate::line::{Front, Seen, first_read, first_seen, reads, seen};
 use crate::link::Answer;
 use crate::proto::*;
-use crate::schema::Place;
+use crate::schema::{Place, shown};
 use crate::table::{Entry, Stage};
 
 /// What came of asking.
@@ -56,7 +56,7 @@ impl Inner {
             let front = match asked {
                 Asked::Granted(grant) => return Ok(Some(grant)),
                 Asked::Busy => {
-                    let doubtful = self.table().claims.get(&claim.id).is_some_and(|entry| entry.doubtful);
+                    let doubtful = self.table().claims.get(&claim.id).is_some_and(Entry::is_doubtful);
                     if doubtful {
                         self.end(claim, std::time::Duration::ZERO).await?; // another copy of the ask may still arrive
                     } else {
@@ -90,11 +90,13 @@ impl Inner {
             let Some(answer) = self.send(claim, &on, stale, txn).await? else { continue };
             if !answer.succeeded {
                 let why = TxnRequest { success: self.reasons(claim, &key, &place), ..Default::default() };
-                let answer = self.txn("asking for a lock", why).await?.value;
-                match self.refused(claim, &key, &on, &answer.ranges().collect::<Vec<_>>())? {
+                let reads: Vec<_> = self.txn("asking for a lock", why).await?.value.ranges().collect();
+                match self.refused(claim, &key, &on, &reads)? {
+                    // What stood in its way has gone meanwhile.
+                    Some(false) => continue,
                     Some(_) => return self.look_again(claim, &place).await,
                     None => {
-                        self.take_out(&key).await?;
+                        self.take_out(&key, &reads).await?;
                         continue;
                     }
                 }
@@ -152,7 +154,7 @@ impl Inner {
                         asked => Ok(asked),
                     };
                 }
-                None => self.take_out(&key).await?,
+                None => self.take_out(&key, &answer.reads).await?,
                 _ if !has_room(self, claim, &place, &key, &answer.reads[3..]) => return Ok(Asked::Busy),
                 _ => seen_at = Some(answer.revision),
             }
@@ -162,9 +164,13 @@ impl Inner {
 
     /// Notes on which lease a claim is going to be, and under which key.
     fn enter(&self, claim: &Claim, on: &OnLease) -> Vec<u8> {
-        let key = self.schema.key(claim, on.lease().id);
         let mut table = self.table();
-        table.claims.entry(claim.id).or_insert_with(|| Entry::new(claim)).on = Some(on.clone());
+        let seat = table.seat(claim);
+        let key = self.schema.key(claim, seat, on.lease().id);
+        if let Some(entry) = table.claims.get_mut(&claim.id) {
+            (entry.revision, entry.stage, entry.under_way) = (0, Stage::Asking, true);
+            entry.on = Some(on.clone());
+        }
         table.name(claim.id, &key);
         key
     }
@@ -202,8 +208,9 @@ impl Inner {
         };
         match answer {
             Ok(Answer { value, clean, .. }) => {
-                if clean && let Some(entry) = self.table().claims.get_mut(&claim.id) {
-                    entry.doubtful = false;
+                if let Some(entry) = self.table().claims.get_mut(&claim.id) {
+                    entry.under_way = false;
+                    entry.copied |= !clean;
                 }
                 let (revision, succeeded) = (value.revision(), value.succeeded);
                 Ok(Some(Answered { revision, succeeded, reads: value.ranges().collect() }))
@@ -225,15 +232,19 @@ impl Inner {
             .await
     }
 
-    /// Why a transaction put nothing: `Some(true)`, the claim is there from before; `None`, on a lease that is not ours now, and it
-    /// was taken out; `Some(false)`, there is no room.
+    /// Why a transaction put nothing: `Some(true)`, the claim is there from before; `None`, something else is under its key, of an
+    /// earlier claim or on an earlier lease, and must be taken out; `Some(false)`, there is no room.
     fn refused(&self, claim: &Claim, key: &[u8], on: &OnLease, reads: &[RangeResponse]) -> Result<Option<bool>> {
         let [own, ended, others, ..] = reads else { return Err(unsettled(claim)) };
         if let Some(kv) = own.kvs.first().filter(|kv| kv.key == key) {
+            let is_mine = self.schema.layout == Layout::Concurrency || Value::decode(&kv.value).id == shown(claim.id);
+            // It may stand on the short lease of those who wait: it keeps its place.
+            let on = if kv.lease == on.lease().id { Some(on.clone()) } else { self.leases.by_id(kv.lease, Instant::now()) };
+            let Some(on) = on.filter(|_| is_mine) else { return Ok(None) };
             if let Some(entry) = self.table().claims.get_mut(&claim.id) {
-                entry.revision = kv.create_revision;
+                (entry.revision, entry.on) = (kv.create_revision, Some(on));
             }
-            return Ok((kv.lease == on.lease().id).then_some(true));
+            return Ok(Some(true));
         }
         if !ended.kvs.is_empty() {
             let what = "this claim was ended before its request arrived";
@@ -257,24 +268,22 @@ impl Inner {
     }
 
     /// An earlier copy of the ask put the key on a lease that is over by now: it would vanish under whoever relies on it.
-    async fn take_out(&self, key: &[u8]) -> Result<()> {
-        let request = DeleteRangeRequest { key: key.to_vec(), range_end: Vec::new() };
-        let deleted = self.asks.call("asking for a lock", |wire| {
-            let request = request.clone();
-            async move { wire.delete(request).await }
-        });
-        Ok(deleted.await.map(drop)?)
+    async fn take_out(&self, key: &[u8], reads: &[RangeResponse]) -> Result<()> {
+        let Some(kv) = reads.first().and_then(|own| own.kvs.first()) else { return Ok(()) };
+        let compare = vec![created_at(key, kv.create_revision)];
+        let txn = TxnRequest { compare, success: vec![delete(key)], failure: Vec::new() };
+        Ok(self.txn("asking for a lock", txn).await.map(drop)?)
     }
 
     /// A claim that is in line already: how it stands.
     async fn look_again(self: &Arc<Self>, claim: &Claim, place: &Place) -> Result<Asked> {
         let revision = self.table().claims.get(&claim.id).map_or(0, |entry| entry.revision);
         self.joined(claim, revision);
-        let (looked, revision) = self.look(claim, place, false).await?;
+        let (looked, revision) = self.look(claim, place).await?;
         match looked {
-            Seen::Enter => match self.granted(claim, revision) {
-                Some(grant) => Ok(Asked::Granted(grant)),
-                None => Err(unsettled(claim)),
+            Seen::Enter => match self.let_in(claim, revision).await {
+                Some(Waited::Granted(grant)) => Ok(Asked::Granted(grant)),
+                _ => Err(unsettled(claim)),
             },
             Seen::Behind(front) => Ok(Asked::Queued(front)),
             Seen::Gone => Err(unsettled(claim)),
@@ -283,18 +292,12 @@ impl Inner {
 
     /// Looks how a claim stands that is in line, and gives the revision that is its token if it is in.
     ///
-    /// One that waits for longer than a moment is moved to the short lease of those who wait. An rw lock's claim is written anew with every look, on
+    /// The first look also moves it to the short lease of those who wait. An rw lock's claim is written anew with every look, on
     /// the lease of its ttl: somebody may have become the writer since it joined, with a higher token than its place in line has.
-    pub(crate) async fn look(
-        &self,
-        claim: &Claim,
-        place: &Place,
-        move_on: bool,
-    ) -> std::result::Result<(Seen, i64), Failure> {
+    pub(crate) async fn look(&self, claim: &Claim, place: &Place) -> std::result::Result<(Seen, i64), Failure> {
         let is_rw = claim.kind == Kind::RwLock;
-        let is_moved = self.table().claims.get(&claim.id).is_some_and(|entry| entry.trusted() < claim.ttl);
-        let moves = (move_on || is_moved) && waiting_seconds(claim) < seconds(claim);
-        let seconds = if is_rw || !moves { seconds(claim) } else { waiting_seconds(claim) };
+        let moves = waiting_seconds(claim) < seconds(claim);
+        let seconds = if is_rw { seconds(claim) } else { waiting_seconds(claim) };
         let (looked, token) = self.look_from(claim, place, seconds, is_rw).await?;
         if is_rw && moves && matches!(looked, Seen::Behind(_)) {
             return self.look_from(claim, place, waiting_seconds(claim), is_rw).await; // it waits on: on the short lease
@@ -423,7 +426,7 @@ pub(crate) enum Waited {
 /// Whether what was told may mean that the claim gets in.
 pub(crate) fn matters(claim: &Claim, front: &Front, told: &Told) -> bool {
     match told {
-        Told::Live | Told::Gone | Told::Over => true,
+        Told::Live | Told::Gone(_) | Told::Over(_) => true,
         // A reader's writer became a reader.
         Told::Put(kv) if claim.mode == Mode::Shared => Value::decode(&kv.value).shared,
         // The waiter in front was let in: now it is the first who waits. To the first, who watches all, a newcomer is nothing.

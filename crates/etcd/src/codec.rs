@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use crate::schema::shown;
 use tenure_core::{Ask, Claim, Clock, Fingerprint, Mode, Note, Origin};
 
 /// A claim's value, read.
@@ -13,6 +14,8 @@ use tenure_core::{Ask, Claim, Clock, Fingerprint, Mode, Note, Origin};
 pub(crate) struct Value {
     pub(crate) note: Note,
     pub(crate) claim: Fingerprint,
+    /// Which claim it is, by a hash of its secret id; empty where another program wrote it.
+    pub(crate) id: String,
     pub(crate) origin: Origin,
     pub(crate) ttl: Duration,
     pub(crate) lock_delay: Duration,
@@ -33,6 +36,7 @@ impl Value {
         Value {
             note: claim.note.clone(),
             claim: claim.id.fingerprint(),
+            id: shown(claim.id),
             origin: claim.origin.clone(),
             ttl: claim.ttl,
             lock_delay: claim.lock_delay,
@@ -46,9 +50,9 @@ impl Value {
 
     /// As bytes.
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let Value { note, claim, origin, ttl, lock_delay, since, .. } = self;
+        let Value { note, claim, id, origin, ttl, lock_delay, since, .. } = self;
         let mut text = format!(
-            "{}\nclaim {claim}\nby {} {}\nttl {} {}\nsince {since}\n",
+            "{}\nclaim {claim} {id}\nby {} {}\nttl {} {}\nsince {since}\n",
             note.as_str(),
             origin.pid,
             plain(&origin.host),
@@ -78,6 +82,7 @@ impl Value {
         let mut value = Value {
             note,
             claim: Fingerprint(0),
+            id: String::new(),
             origin: Origin { host: "?".into(), pid: 0 },
             ttl: Duration::ZERO,
             lock_delay: Duration::ZERO,
@@ -91,7 +96,11 @@ impl Value {
         for line in lines {
             let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
             match word {
-                "claim" => value.claim = Fingerprint(u32::from_str_radix(rest, 16).unwrap_or_default()),
+                "claim" => {
+                    let (claim, id) = rest.split_once(' ').unwrap_or((rest, ""));
+                    value.claim = Fingerprint(u32::from_str_radix(claim, 16).unwrap_or_default());
+                    value.id = id.to_owned();
+                }
                 "by" => value.origin = origin(rest),
                 "ttl" => {
                     let (ttl, delay) = rest.split_once(' ').unwrap_or((rest, "0"));

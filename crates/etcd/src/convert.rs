@@ -57,7 +57,7 @@ impl Inner {
                         continue; // something has changed: look again
                     }
                     if mode == Mode::Shared {
-                        self.ear.gone_here(&self.schema.beside(claim), false);
+                        self.ear.gone_here(&self.schema.beside(claim, &self.key_of(claim)), None);
                     }
                     token.unwrap_or(Token::new(answer.revision() as u64))
                 }
@@ -105,7 +105,7 @@ fn plan(schema: &Schema, claim: &Claim, line: &[Ticket], mine: usize, to: Mode, 
     let alone = line.iter().filter(|ticket| ticket.holds).count() == 1;
     let is_of_this_hold = token == known;
     let unchanged_place = unchanged(&ticket.kv.key, ticket.kv.mod_revision);
-    let beside = schema.beside(claim);
+    let beside = schema.beside(claim, &ticket.kv.key);
     let beside_is = |revision| unchanged(&beside, revision);
     match (had, to) {
         (Mode::Exclusive, Mode::Shared) if is_of_this_hold => {

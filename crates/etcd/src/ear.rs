@@ -33,10 +33,10 @@ pub(crate) enum Told {
     Live,
     /// A key was written.
     Put(KeyValue),
-    /// A key is gone.
-    Gone,
-    /// A hold of this client is over: whoever was next to it is first now.
-    Over,
+    /// A key is gone, at this revision.
+    Gone(i64),
+    /// A hold of this client, of this create revision, is over: whoever was next to it is first now.
+    Over(i64),
     /// The server refuses to tell.
     Refused(String),
 }
@@ -212,14 +212,23 @@ impl Ear {
         }
     }
 
+    /// A hold of this client is being let go: whoever stands right behind it in this client is told before the server is.
+    pub(crate) fn let_go(&self, key: &[u8], revision: i64) {
+        if let Some(watched) = self.state().watched.get(key) {
+            for (_, subscriber) in &watched.subscribers {
+                let _ = subscriber.send(Told::Over(revision));
+            }
+        }
+    }
+
     /// A claim is over: nobody needs to hear of its key any more but those who wait behind it, and those hear now. If it
-    /// held, nobody was before it.
-    pub(crate) fn gone_here(&self, key: &[u8], held: bool) {
+    /// held, with that create revision, nobody was before it.
+    pub(crate) fn gone_here(&self, key: &[u8], held: Option<i64>) {
         let mut state = self.state();
         if let Some(watched) = state.watched.get_mut(key) {
             watched.own = None;
             for (_, subscriber) in &watched.subscribers {
-                let _ = subscriber.send(if held { Told::Over } else { Told::Gone });
+                let _ = subscriber.send(held.map_or(Told::Live, Told::Over));
             }
         }
         state.forget_unwanted(key);
@@ -302,7 +311,7 @@ impl Ear {
         for event in response.events {
             let Some(kv) = event.kv else { continue };
             watched.from = watched.from.max(kv.mod_revision + 1);
-            let told = if event.kind == GONE { Told::Gone } else { Told::Put(kv) };
+            let told = if event.kind == GONE { Told::Gone(kv.mod_revision) } else { Told::Put(kv) };
             tell(watched, &told);
         }
         if response.canceled {

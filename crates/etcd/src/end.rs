@@ -1,4 +1,7 @@
-//! Ending a claim: whatever its id left behind, by its own key, which is nobody else's.
+//! Ending a claim: whatever its id left behind, by its own key and the revision at which it was made.
+//!
+//! Whoever stands right behind a hold in the line, and is of the same client, is let in before the request leaves: the holder has
+//! let go, nobody can come between the two keys, and everybody else waits for both of them to go.
 //!
 //! Who can interleave: a copy of the claim's ask may arrive after its end. Where one may be on its way the end leaves a mark in
 //! the same transaction, for longer than that can take. A minimum hold leaves the key where it is, on a lease of its own that ends
@@ -16,6 +19,7 @@ use crate::inner::Inner;
 use crate::leases::{OnLease, whole_seconds};
 use crate::proto::*;
 use crate::table::Stage;
+use crate::wait::is_direct;
 
 /// What an end must know of its claim.
 struct Ending {
@@ -23,6 +27,7 @@ struct Ending {
     revision: i64,
     doubtful: bool,
     beside: bool,
+    held: bool,
     /// For how much longer the name must stay closed.
     closed_for: Duration,
     on: Option<OnLease>,
@@ -38,12 +43,18 @@ impl Inner {
         if !ending.closed_for.is_zero() {
             return self.close_name(claim, &ending).await;
         }
-        let ended = self.end_now(claim, &ending).await;
-        match ended {
+        if ending.held && is_direct(claim) && self.schema.layout == Layout::Tenure {
+            self.ear.let_go(&ending.key, ending.revision);
+        }
+        match self.end_now(claim, &ending).await {
             Ok(()) => {
+                if ending.revision == 0 {
+                    // A copy of this end may arrive after another claim took the seat, and it compares nothing.
+                    self.table().be_another();
+                }
                 self.forget(claim.id);
                 if ending.beside {
-                    self.ear.gone_here(&self.schema.beside(claim), false);
+                    self.ear.gone_here(&self.schema.beside(claim, &ending.key), None);
                 }
                 Ok(())
             }
@@ -76,16 +87,17 @@ impl Inner {
             _ => Duration::ZERO,
         };
         entry.ending = closed_for.is_zero();
-        if entry.key.is_empty() {
+        if entry.key.is_empty() || (entry.revision == 0 && !entry.is_doubtful()) {
             drop(table);
-            self.forget(id); // nothing was ever sent
+            self.forget(id); // nothing was ever sent, or nothing came of it
             return None;
         }
         Some(Ending {
             key: entry.key.clone(),
             revision: entry.revision,
-            doubtful: entry.doubtful,
+            doubtful: entry.is_doubtful(),
             beside: entry.beside,
+            held: matches!(entry.stage, Stage::Held { .. }) && entry.revision > 0,
             closed_for,
             on: entry.on.clone(),
         })
@@ -97,9 +109,14 @@ impl Inner {
         {
             return self.revoke(on.lease().id).await; // the key goes with it, and no copy of the ask can bring it back
         }
+        // Its key is used again by the next claim of this client: it must be this one's. Where that is not known the seat is given up.
+        let compare = match ending.revision {
+            0 => Vec::new(),
+            revision => vec![created_at(&ending.key, revision)],
+        };
         let mut deletes = vec![delete(&ending.key)];
         if ending.beside {
-            deletes.push(delete(&self.schema.beside(claim)));
+            deletes.push(delete(&self.schema.beside(claim, &ending.key)));
         }
         if ending.doubtful {
             let lease = match self.marks().await {
@@ -108,9 +125,10 @@ impl Inner {
                 Err(failure) => return Err(failure),
             };
             if let Some(lease) = lease {
+                let mark = put(&self.schema.ended(claim.id), b"ended".to_vec(), lease);
                 let mut success = deletes.clone();
-                success.push(put(&self.schema.ended(claim.id), b"ended".to_vec(), lease));
-                let txn = TxnRequest { compare: Vec::new(), success, failure: Vec::new() };
+                success.push(mark.clone());
+                let txn = TxnRequest { compare: compare.clone(), success, failure: vec![mark] };
                 match self.txn("ending a claim", txn).await {
                     Err(failure) if failure.next == Next::Full => {} // a mark is a write: end it without one
                     Err(failure) => return Err(failure),
@@ -118,15 +136,7 @@ impl Inner {
                 }
             }
         }
-        if deletes.len() == 1 {
-            let request = DeleteRangeRequest { key: ending.key.clone(), range_end: Vec::new() };
-            let deleted = self.asks.call("releasing a lock", |wire| {
-                let request = request.clone();
-                async move { wire.delete(request).await }
-            });
-            return deleted.await.map(drop);
-        }
-        let txn = TxnRequest { compare: Vec::new(), success: deletes, failure: Vec::new() };
+        let txn = TxnRequest { compare, success: deletes, failure: Vec::new() };
         self.txn("releasing a lock", txn).await.map(drop)
     }
 
@@ -138,7 +148,7 @@ impl Inner {
         let value = Value { closing: true, ttl: ending.closed_for, token, ..Value::of(claim) };
         let mut success = vec![put(&ending.key, value.encode(), lease.id)];
         if ending.beside {
-            success.push(delete(&self.schema.beside(claim)));
+            success.push(delete(&self.schema.beside(claim, &ending.key)));
         }
         let txn = TxnRequest { compare: vec![created_at(&ending.key, ending.revision)], success, failure: Vec::new() };
         let answer = self.txn("keeping a name closed", txn).await.map_err(|failure| failure.error)?;

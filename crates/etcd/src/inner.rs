@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
-use tenure_core::{Claim, ClaimId, Clock, Instant, News, Result};
+use tenure_core::{Claim, ClaimId, Clock, Error, ErrorKind, Instant, News, Result};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
@@ -19,7 +19,7 @@ use crate::ear::{Ear, Own, Told};
 use crate::error::{Failure, Next};
 use crate::leases::{Lease, Leases, OnLease, fresh_id, seconds, whole_seconds};
 use crate::link::{Link, Login, Member};
-use crate::proto::{LeaseGrantRequest, RangeRequest};
+use crate::proto::{KeyValue, LeaseGrantRequest, RangeRequest};
 use crate::schema::Schema;
 use crate::table::{Entry, Stage, Table};
 
@@ -140,6 +140,10 @@ impl Inner {
         let sent = Instant::now();
         let asked = self.asks.call("making a lease", |wire| async move { wire.lease_grant(request).await }).await;
         match asked {
+            Ok(answer) if answer.value.ttl < seconds as i64 => {
+                let what = format!("a lease of {seconds} s was asked for, and one of {} s granted", answer.value.ttl);
+                Err(Error::new(ErrorKind::Backend, what).with_store(self.settings.describe()).into())
+            }
             Ok(answer) => Ok(Lease::new(answer.value.id, seconds, answer.sent)),
             // The first copy of the request made it.
             Err(failure) if failure.error.to_string().contains("lease already exists") => {
@@ -150,6 +154,10 @@ impl Inner {
     }
 
     /// Keeps a lease alive; whether it is.
+    ///
+    /// A keepalive is answered by whoever believes that it leads, without asking the others: one that was stopped, and goes on after
+    /// others elected another, says yes to anybody for a moment. So a read follows, which the others must confirm: if it was
+    /// answered in the same term, the keepalive was the leader's.
     pub(crate) async fn keep_alive(&self, lease: &Lease, link: &Link) -> std::result::Result<bool, Failure> {
         let id = lease.id;
         let answer = link.call("keeping a lease alive", |wire| async move { wire.keep_alive(id).await }).await;
@@ -161,12 +169,20 @@ impl Inner {
             }
             Err(failure) => return Err(failure),
         };
-        if answer.value > 0 {
-            lease.kept_since(answer.sent);
-            return Ok(!lease.is_dead());
+        let (ttl, term) = answer.value;
+        if ttl <= 0 {
+            self.lease_is_gone(lease);
+            return Ok(false);
         }
-        self.lease_is_gone(lease);
-        Ok(false)
+        let request = RangeRequest::one(&self.schema.nothing());
+        let confirmed = link.call("keeping a lease alive", |wire| wire_range(wire, request.clone())).await?.value;
+        if confirmed.term() != term {
+            let what = "the leader changed while a lease was kept alive";
+            let error = Error::new(ErrorKind::Unavailable, what).with_store(self.settings.describe());
+            return Err(Failure { next: Next::Later, in_doubt: false, spoken: true, error });
+        }
+        lease.kept_since(answer.sent);
+        Ok(!lease.is_dead())
     }
 
     /// Everything that was on it is gone too.
@@ -211,7 +227,8 @@ impl Inner {
                 let entry = table.remove(id);
                 drop(table);
                 if let Some(entry) = entry {
-                    self.ear.gone_here(&entry.key, false);
+                    self.ear.gone_here(&entry.key, None);
+                    self.table().leave(&entry);
                     if let (Some(news), Stage::Held { .. }) = (self.news.get(), entry.stage) {
                         news.lost(id);
                     }
@@ -222,9 +239,16 @@ impl Inner {
 
     fn told(self: &Arc<Self>, own: Own) {
         match own {
-            Own::Told(id, Told::Gone) => self.key_is_gone(id),
-            Own::Told(id, Told::Put(kv)) => self.own_value(id, &kv.value),
-            Own::Told(_, Told::Live | Told::Over | Told::Refused(_)) => {}
+            Own::Told(id, Told::Gone(revision)) => {
+                // A key is used again: what was before the claim is not about it.
+                let is_of_it = |entry: &Entry| entry.revision > 0 && entry.revision < revision;
+                let is_gone = self.table().claims.get(&id).is_some_and(is_of_it);
+                if is_gone {
+                    self.key_is_gone(id);
+                }
+            }
+            Own::Told(id, Told::Put(kv)) => self.own_value(id, &kv),
+            Own::Told(_, Told::Live | Told::Over(_) | Told::Refused(_)) => {}
             Own::Look(id) => {
                 let inner = Arc::clone(self);
                 self.spawn(async move { inner.look_at_own(id).await });
@@ -233,11 +257,11 @@ impl Inner {
     }
 
     /// Somebody wrote a claim's own key: asked its holder to let go, or broke it and keeps its name closed.
-    fn own_value(&self, id: ClaimId, bytes: &[u8]) {
-        let value = Value::decode(bytes);
+    fn own_value(&self, id: ClaimId, kv: &KeyValue) {
+        let value = Value::decode(&kv.value);
         let held = {
             let mut table = self.table();
-            let Some(entry) = table.claims.get_mut(&id) else { return };
+            let Some(entry) = table.claims.get_mut(&id).filter(|entry| entry.revision == kv.create_revision) else { return };
             let held = matches!(entry.stage, Stage::Held { .. });
             if held && value.asked.is_some() {
                 entry.asked.clone_from(&value.asked);
@@ -264,7 +288,7 @@ impl Inner {
         // Without an answer nothing is lost: the next renewal proves the key.
         if let Ok(answer) = looked {
             match answer.value.kvs.first() {
-                Some(kv) => self.own_value(id, &kv.value),
+                Some(kv) => self.own_value(id, kv),
                 None => self.key_is_gone(id),
             }
         }
@@ -325,7 +349,9 @@ impl Inner {
     /// Claims that are over: their key is not anybody's any more.
     pub(crate) fn forget(&self, id: ClaimId) -> Option<Entry> {
         let entry = self.table().remove(id)?;
-        self.ear.gone_here(&entry.key, matches!(entry.stage, Stage::Held { .. }));
+        let held = matches!(entry.stage, Stage::Held { .. }) && entry.revision > 0;
+        self.ear.gone_here(&entry.key, held.then_some(entry.revision));
+        self.table().leave(&entry); // in this order: whoever is told must not take it for the next one's
         Some(entry)
     }
 }

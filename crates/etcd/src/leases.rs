@@ -117,6 +117,13 @@ impl Leases {
         Some(OnLease::of(lease))
     }
 
+    /// The lease of this id, if it is one of ours and surely not over yet.
+    pub(crate) fn by_id(&self, id: i64, now: Instant) -> Option<OnLease> {
+        let map = self.map();
+        let lease = map.values().find(|lease| lease.id == id)?;
+        (!lease.is_dead() && lease.base() + lease.lasts() > now).then(|| OnLease::of(lease))
+    }
+
     pub(crate) fn add(&self, lease: Lease) -> OnLease {
         let lease = Arc::new(lease);
         let user = OnLease::of(&lease);
@@ -143,8 +150,11 @@ pub(crate) fn seconds(claim: &Claim) -> u64 {
 
 /// The lease that a waiter needs: one that died costs those behind it this, and not its whole ttl.
 pub(crate) fn waiting_seconds(claim: &Claim) -> u64 {
-    whole_seconds(claim.handover_ttl + claim.lock_delay)
+    whole_seconds(claim.handover_ttl.max(WAITING).min(claim.ttl) + claim.lock_delay)
 }
+
+/// How long a waiter keeps its place unheard: longer than it takes to elect a leader, and to find it.
+const WAITING: Duration = Duration::from_secs(5);
 
 pub(crate) fn whole_seconds(time: Duration) -> u64 {
     (time.as_secs() + u64::from(time.subsec_nanos() > 0)).max(1)

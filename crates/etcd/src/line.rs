@@ -29,17 +29,19 @@ pub(crate) struct Front {
     pub(crate) key: Vec<u8>,
     /// The end of the range; empty for one key.
     pub(crate) to: Vec<u8>,
+    /// The create revision of the key: it may be used again.
+    pub(crate) revision: i64,
     /// Nothing else is ahead: when this is gone, nobody is.
     pub(crate) only: bool,
 }
 
 impl Front {
     fn one(kv: &KeyValue, only: bool) -> Self {
-        Front { key: kv.key.clone(), to: Vec::new(), only }
+        Front { key: kv.key.clone(), to: Vec::new(), revision: kv.create_revision, only }
     }
 
     fn all(range: &Range) -> Self {
-        Front { key: range.from.clone(), to: range.to.clone(), only: false }
+        Front { key: range.from.clone(), to: range.to.clone(), revision: 0, only: false }
     }
 }
 
@@ -99,9 +101,9 @@ pub(crate) fn seen(schema: &Schema, place: &Place, mode: Mode, key: &[u8], reads
 /// The first who must wait watches everybody, the others watch the one before them.
 fn permits(schema: &Schema, place: &Place, key: &[u8], line: &[KeyValue]) -> Seen {
     let tickets: Vec<_> = line.iter().filter_map(|kv| Some((kv, schema.parse(&kv.key)?))).collect();
-    let rule = || tickets.iter().map(|(_, parsed)| (stand_in(&parsed.claim), parsed.mode));
+    let rule = || tickets.iter().map(|(_, parsed)| (stand_in(&parsed.seat), parsed.mode));
     let Some(mine) = tickets.iter().position(|(kv, _)| kv.key == key) else { return Seen::Gone };
-    let enters = |at: usize| admit(rule(), stand_in(&tickets[at].1.claim)) == Entry::Enter;
+    let enters = |at: usize| admit(rule(), stand_in(&tickets[at].1.seat)) == Entry::Enter;
     if enters(mine) {
         return Seen::Enter;
     }
@@ -155,7 +157,7 @@ pub(crate) fn line(schema: &Schema, kvs: Vec<KeyValue>) -> Vec<Ticket> {
     for kv in kvs {
         let Some(parsed) = schema.parse(&kv.key) else { continue };
         if parsed.beside {
-            besides.push((parsed.claim, kv));
+            besides.push((parsed.seat, kv));
             continue;
         }
         let value = Value::decode(&kv.value);
@@ -163,12 +165,12 @@ pub(crate) fn line(schema: &Schema, kvs: Vec<KeyValue>) -> Vec<Ticket> {
         tickets.push(Ticket { kv, parsed, value, mode, beside: None, holds: false });
     }
     tickets.sort_by_key(|ticket| ticket.kv.create_revision);
-    for (claim, kv) in besides {
-        if let Some(ticket) = tickets.iter_mut().find(|ticket| ticket.parsed.claim == claim) {
+    for (seat, kv) in besides {
+        if let Some(ticket) = tickets.iter_mut().find(|ticket| ticket.parsed.seat == seat) {
             (ticket.mode, ticket.beside) = (Mode::Exclusive, Some(kv));
         }
     }
-    let rule: Vec<_> = tickets.iter().map(|ticket| (stand_in(&ticket.parsed.claim), ticket.mode)).collect();
+    let rule: Vec<_> = tickets.iter().map(|ticket| (stand_in(&ticket.parsed.seat), ticket.mode)).collect();
     for (place, ticket) in tickets.iter_mut().enumerate() {
         // Whoever is let in is a prefix of the line.
         ticket.holds = admit(rule[..=place].iter().copied(), rule[place].0) == Entry::Enter;

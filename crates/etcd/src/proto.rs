@@ -12,6 +12,9 @@ pub(crate) struct Header {
     pub(crate) member_id: u64,
     #[prost(int64, tag = "3")]
     pub(crate) revision: i64,
+    /// Rises with every election.
+    #[prost(uint64, tag = "4")]
+    pub(crate) raft_term: u64,
 }
 
 /// A key with its value.
@@ -219,6 +222,8 @@ pub(crate) struct LeaseRevokeResponse {
 
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct LeaseKeepAliveResponse {
+    #[prost(message, optional, tag = "1")]
+    pub(crate) header: Option<Header>,
     #[prost(int64, tag = "2")]
     pub(crate) id: i64,
     #[prost(int64, tag = "3")]
@@ -472,6 +477,11 @@ impl TxnResponse {
 }
 
 impl RangeResponse {
+    /// The term of the leader that was asked whether it is one.
+    pub(crate) fn term(&self) -> u64 {
+        self.header.as_ref().map_or(0, |header| header.raft_term)
+    }
+
     /// The revision at which it was read.
     pub(crate) fn revision(&self) -> i64 {
         self.header.as_ref().map_or(0, |header| header.revision)

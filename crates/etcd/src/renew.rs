@@ -1,13 +1,15 @@
-//! Renewals: one keepalive and one look for each lease, however many holds are on it, on a channel of their own.
+//! Renewals: one keepalive and two questions for each lease, however many holds are on it, on a channel of their own.
 //!
 //! A keepalive that is answered "yes" does not prove the hold: servers before 3.4.38, 3.5.23 and 3.6.5 say so of a lease that they
 //! are just revoking, and anybody may have removed the key. So the lease's keys are asked for after it: a hold whose key is not
 //! among them is lost. The keeper waits for a while only and then drops the future; the next renewal asks another member.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tenure_core::{Claim, ClaimId, Error, Instant, Kind, Renewal, Result, margin};
+use tokio::task::JoinSet;
 
 use crate::codec::Value;
 use crate::error::{Failure, Next, again};
@@ -44,14 +46,9 @@ impl Inner {
     ///
     /// # Cancel safety
     /// Dropped, the member that was asked is asked nothing more.
-    pub(crate) async fn renew(&self, claims: &[Claim]) -> Vec<Result<Renewal>> {
+    pub(crate) async fn renew(self: &Arc<Self>, claims: &[Claim]) -> Vec<Result<Renewal>> {
         let under_way = UnderWay { link: &self.keep, number: self.keep.number(), done: AtomicBool::new(false) };
-        let mut unmoved: HashMap<ClaimId, Error> = HashMap::new();
-        for claim in claims {
-            if let Err(failure) = self.move_back(claim).await {
-                unmoved.insert(claim.id, failure.error);
-            }
-        }
+        let unmoved = self.move_all_back(claims).await;
         let mut leases: HashMap<i64, OnLease> = HashMap::new();
         {
             let table = self.table();
@@ -71,6 +68,25 @@ impl Inner {
             None => self.renewed(claim, &kept),
         };
         claims.iter().map(renewed).collect()
+    }
+
+    /// Moves those that stand on the short lease of those who wait, all at once; which could not be, and why.
+    async fn move_all_back(self: &Arc<Self>, claims: &[Claim]) -> HashMap<ClaimId, Error> {
+        let mut moving = JoinSet::new();
+        for claim in claims {
+            let must_move = self.table().claims.get(&claim.id).is_some_and(|entry| entry.trusted() < claim.ttl);
+            if must_move {
+                let (inner, claim) = (Arc::clone(self), claim.clone());
+                moving.spawn(async move { (claim.id, inner.move_back(&claim).await) });
+            }
+        }
+        let mut unmoved = HashMap::new();
+        while let Some(moved) = moving.join_next().await {
+            if let Ok((id, Err(failure))) = moved {
+                unmoved.insert(id, failure.error);
+            }
+        }
+        unmoved
     }
 
     /// A hold that was handed over stands on the short lease of those who wait: its first renewal moves it to that of its ttl, and so

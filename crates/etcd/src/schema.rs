@@ -1,8 +1,8 @@
 //! What is in etcd, and under which keys.
 //!
 //! ```text
-//! {prefix}/lock/{name} {kind}/{mode}/{claim}      one claim: x alone, r a reader, 3 so many permits
-//! {prefix}/lock/{name} rw-lock/x/{claim}~         a reader that became the writer, beside its place in line
+//! {prefix}/lock/{name} {kind}/{mode}/{seat}       one claim: x alone, r a reader, 3 so many permits
+//! {prefix}/lock/{name} rw-lock/x/{seat}~          a reader that became the writer, beside its place in line
 //! {prefix}/ended/{claim}                          a claim that was ended while its ask may still be on its way
 //! {prefix}/cell/{name}                            a cell
 //! ```
@@ -14,8 +14,10 @@
 //! With `layout=concurrency` a claim's key is `{name}/{its lease in hex}`, as etcd's own recipe has it, and every key that begins with
 //! `{name}/` is in the line: that `a/b` then stands in the line of `a` is that recipe's way.
 //!
-//! A claim is shown by half of the SHA-256 of its id. Whoever lists keys learns no secret from that, and the client that drew the
-//! id finds its key without asking.
+//! A seat is a client and a number: the smallest that no other claim of this client on this name has. Keys are used again, since etcd
+//! remembers every key that there ever was until it is compacted, and looks at all of them when it reads a range: a key for
+//! every claim would make a name slower with every lock. Which claim it is at a time says its create revision, which everything that
+//! touches a claim compares; and its value, by half of the SHA-256 of the claim's id: whoever lists keys learns no secret.
 
 use sha2::{Digest as _, Sha256};
 use tenure_core::{Claim, ClaimId, Kind, LockName, Mode};
@@ -51,14 +53,27 @@ pub(crate) struct Schema {
     pub(crate) layout: Layout,
 }
 
+/// Whose key it is: a client, and which of its claims on a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Seat {
+    pub(crate) client: u64,
+    pub(crate) number: u32,
+}
+
+impl std::fmt::Display for Seat {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:016x}{:08x}", self.client, self.number)
+    }
+}
+
 /// What a key of a claim says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Parsed {
     pub(crate) name: LockName,
     pub(crate) kind: Kind,
     pub(crate) mode: Mode,
-    /// The claim, as the key shows it.
-    pub(crate) claim: String,
+    /// Whose seat it is, as the key shows it.
+    pub(crate) seat: String,
     /// It stands beside a place in line: its holder became the writer.
     pub(crate) beside: bool,
 }
@@ -124,8 +139,8 @@ impl Schema {
         }
     }
 
-    /// The key of a claim that is on this lease.
-    pub(crate) fn key(&self, claim: &Claim, lease: i64) -> Vec<u8> {
+    /// The key of a claim in this seat, or on this lease.
+    pub(crate) fn key(&self, claim: &Claim, seat: Seat, lease: i64) -> Vec<u8> {
         if self.layout == Layout::Concurrency {
             return format!("{}{lease:x}", self.of(&claim.name)).into_bytes();
         }
@@ -134,13 +149,16 @@ impl Schema {
             Mode::Shared => "r".to_owned(),
             Mode::Permits { take, .. } => take.to_string(),
         };
-        let (tag, shown) = (tag(claim.kind, claim.mode), shown(claim.id));
-        format!("{}{tag}/{mode}/{shown}", self.of(&claim.name)).into_bytes()
+        format!("{}{}/{mode}/{seat}", self.of(&claim.name), tag(claim.kind, claim.mode)).into_bytes()
     }
 
-    /// The key beside it, once a reader became the writer.
-    pub(crate) fn beside(&self, claim: &Claim) -> Vec<u8> {
-        format!("{}{}/x/{}~", self.of(&claim.name), tag(claim.kind, claim.mode), shown(claim.id)).into_bytes()
+    /// The key beside that of a claim, once a reader became the writer.
+    pub(crate) fn beside(&self, claim: &Claim, key: &[u8]) -> Vec<u8> {
+        let seat = key.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+        let mut beside = format!("{}{}/x/", self.of(&claim.name), tag(claim.kind, claim.mode)).into_bytes();
+        beside.extend_from_slice(seat);
+        beside.push(b'~');
+        beside
     }
 
     /// The mark that a claim was ended.
@@ -167,15 +185,15 @@ impl Schema {
     pub(crate) fn parse(&self, key: &[u8]) -> Option<Parsed> {
         let text = std::str::from_utf8(key).ok()?;
         if self.layout == Layout::Concurrency {
-            let (name, claim) = text.rsplit_once('/')?;
-            i64::from_str_radix(claim, 16).ok()?;
-            let (name, claim) = (LockName::new(name).ok()?, claim.to_owned());
-            return Some(Parsed { name, kind: Kind::Mutex, mode: Mode::Exclusive, claim, beside: false });
+            let (name, seat) = text.rsplit_once('/')?;
+            i64::from_str_radix(seat, 16).ok()?;
+            let (name, seat) = (LockName::new(name).ok()?, seat.to_owned());
+            return Some(Parsed { name, kind: Kind::Mutex, mode: Mode::Exclusive, seat, beside: false });
         }
         let rest = text.strip_prefix(&self.prefix)?.strip_prefix("/lock/")?;
         let (name, rest) = rest.split_once(' ')?;
         let mut parts = rest.splitn(3, '/');
-        let (tag, mode, claim) = (parts.next()?, parts.next()?, parts.next()?);
+        let (tag, mode, seat) = (parts.next()?, parts.next()?, parts.next()?);
         let (kind, of) = match tag {
             "mutex" => (Kind::Mutex, None),
             "fair-mutex" => (Kind::FairMutex, None),
@@ -189,12 +207,12 @@ impl Schema {
             (take, Some(of)) => Mode::Permits { take: take.parse().ok()?, of },
             _ => return None,
         };
-        let (claim, beside) = match claim.strip_suffix('~') {
-            Some(claim) => (claim, true),
-            None => (claim, false),
+        let (seat, beside) = match seat.strip_suffix('~') {
+            Some(seat) => (seat, true),
+            None => (seat, false),
         };
         let name = LockName::new(unescape(name)?).ok()?;
-        Some(Parsed { name, kind, mode, claim: claim.to_owned(), beside })
+        Some(Parsed { name, kind, mode, seat: seat.to_owned(), beside })
     }
 }
 
@@ -227,7 +245,7 @@ fn unescape(text: &str) -> Option<String> {
     Some(name)
 }
 
-/// What keys show of a claim.
+/// What the store is shown of a claim.
 pub(crate) fn shown(id: ClaimId) -> String {
     hex(&Sha256::digest(id.as_bytes())[..16])
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::{Ask, Clock, Fingerprint, Holder, LockName, Result, Sequencer, Standing, Token, View, Waiter};
+use tenure_core::{Ask, Clock, Fingerprint, Holder, Kind, LockName, Mode, Result, Sequencer, Standing, Token, View, Waiter};
 
 use crate::codec::Value;
 use crate::ear::Told;
@@ -39,10 +39,13 @@ impl Inner {
     /// How a sequencer stands. etcd remembers: where the name does not show it any more, its past does, until it is compacted.
     pub(crate) async fn check(&self, sequencer: &Sequencer) -> Result<Standing> {
         let (tickets, revision) = self.line_of(&sequencer.name).await?;
-        let still_there = tickets.iter().any(|ticket| was_given(ticket, sequencer));
+        let still_there = tickets.iter().position(|ticket| was_given(ticket, sequencer));
+        if still_there.is_some_and(|place| !tickets[place].holds && is_handed_over(&tickets[..=place])) {
+            return Ok(Standing::Current);
+        }
         let standing = show(sequencer.name.clone(), tickets).standing(sequencer);
         let token = sequencer.token.get();
-        if standing != Standing::Unknown || still_there || token == 0 || token > revision as u64 {
+        if standing != Standing::Unknown || still_there.is_some() || token == 0 || token > revision as u64 {
             return Ok(standing);
         }
         let mut request = RangeRequest::of(&self.schema.name(&sequencer.name));
@@ -115,8 +118,7 @@ impl Inner {
             // A holder that writes its own key at this moment is asked again, as it is then.
             for _ in 0..8 {
                 let Some(ticket) = current.take() else { break };
-                let token = (ticket.parsed.kind == tenure_core::Kind::RwLock && ticket.beside.is_none())
-                    .then(|| ticket.token().get());
+                let token = (ticket.parsed.kind == Kind::RwLock && ticket.beside.is_none()).then(|| ticket.token().get());
                 let value = Value { asked: Some(ask.clone()), token, ..ticket.value.clone() };
                 let key = &ticket.kv.key;
                 let compare = vec![unchanged(key, ticket.kv.mod_revision)];
@@ -161,6 +163,15 @@ impl Inner {
     }
 }
 
+/// Whether only claims of the same client stand before the last of these: whoever has its sequencer was let in by the one
+/// before it, whose end is on its way.
+fn is_handed_over(tickets: &[Ticket]) -> bool {
+    let client = |ticket: &Ticket| ticket.parsed.seat.get(..16).map(str::to_owned);
+    let [.., last] = tickets else { return false };
+    let is_alone = last.mode == Mode::Exclusive && last.parsed.kind != Kind::RwLock;
+    is_alone && tickets.iter().all(|ticket| client(ticket).is_some() && client(ticket) == client(last))
+}
+
 /// Whether this is the claim that a sequencer says, at the revision at which it was seen.
 fn was_given(ticket: &Ticket, sequencer: &Sequencer) -> bool {
     let is_of = |mode| mode == sequencer.mode;
@@ -179,7 +190,7 @@ fn show(name: LockName, tickets: Vec<Ticket>) -> View {
         let Ticket { value, parsed, mode, holds, .. } = ticket;
         let Value { note, origin, ttl, lock_delay, since, closing, asked, .. } = value;
         // Where another program wrote the key it says nothing of the claim but what its key does.
-        let claim = if value.claim == Fingerprint(0) { fingerprint(&parsed.claim) } else { value.claim };
+        let claim = if value.claim == Fingerprint(0) { fingerprint(&parsed.seat) } else { value.claim };
         let age = Duration::from_micros(now.saturating_sub(if since == 0 { now } else { since }));
         if !holds {
             view.line.push(Waiter { claim, mode, note, origin, waiting_for: age });

@@ -3,13 +3,14 @@
 //! A claim is entered before its first request leaves and goes when its end was answered, or when the server said that its key
 //! is gone. What is not here has nothing in the store, so ending it asks for nothing.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
-use tenure_core::{Ask, Claim, ClaimId, Instant};
+use tenure_core::{Ask, Claim, ClaimId, Instant, LockName};
 use tokio::sync::mpsc::UnboundedSender;
 
-use crate::leases::{Lease, OnLease, seconds};
+use crate::leases::{Lease, OnLease, fresh_id, seconds};
+use crate::schema::Seat;
 
 /// How far a claim got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,8 +37,11 @@ pub(crate) struct Entry {
     pub(crate) on: Option<OnLease>,
     /// When it ends in the store unless it is renewed: the lease may be kept alive by others, so this client ends it then.
     pub(crate) expires: Instant,
-    /// A copy of its ask may be on its way: its end leaves a mark.
-    pub(crate) doubtful: bool,
+    /// An ask of it was sent and not answered yet.
+    pub(crate) under_way: bool,
+    /// A copy of an ask of it may be on its way, though another was answered.
+    pub(crate) copied: bool,
+    pub(crate) seat: Option<Seat>,
     /// It became the writer: there is a key beside its own.
     pub(crate) beside: bool,
     pub(crate) asked: Option<Ask>,
@@ -57,12 +61,19 @@ impl Entry {
             stage: Stage::Asking,
             on: None,
             expires: Instant::NEVER,
-            doubtful: true,
+            under_way: false,
+            copied: false,
+            seat: None,
             beside: false,
             asked: None,
             ending: false,
             signal: None,
         }
+    }
+
+    /// Whether an ask of it may still arrive: its end leaves a mark.
+    pub(crate) fn is_doubtful(&self) -> bool {
+        self.under_way || self.copied
     }
 
     /// For how long its lease is good for it: its ttl, or what a waiter is granted.
@@ -79,13 +90,43 @@ impl Entry {
 }
 
 /// All claims of a client.
-#[derive(Default)]
 pub(crate) struct Table {
     pub(crate) claims: HashMap<ClaimId, Entry>,
     pub(crate) keys: HashMap<Vec<u8>, ClaimId>,
+    /// Who this client is in its keys.
+    client: u64,
+    /// Which seats are taken, name by name.
+    seats: HashMap<LockName, BTreeSet<u32>>,
+}
+
+impl Default for Table {
+    fn default() -> Self {
+        let client = fresh_id() as u64;
+        Table { claims: HashMap::new(), keys: HashMap::new(), client, seats: HashMap::new() }
+    }
 }
 
 impl Table {
+    /// The seat of a claim: it keeps the one that it has.
+    pub(crate) fn seat(&mut self, claim: &Claim) -> Seat {
+        let entry = self.claims.entry(claim.id).or_insert_with(|| Entry::new(claim));
+        if let Some(seat) = entry.seat {
+            return seat;
+        }
+        let taken = self.seats.entry(claim.name.clone()).or_default();
+        let number = (0..).find(|number| !taken.contains(number)).unwrap_or_default();
+        taken.insert(number);
+        let seat = Seat { client: self.client, number };
+        entry.seat = Some(seat);
+        seat
+    }
+
+    /// Something may still happen to the keys of this client that no condition guards: from now on it uses others.
+    pub(crate) fn be_another(&mut self) {
+        self.client = fresh_id() as u64;
+        self.seats.clear();
+    }
+
     /// Notes which key a claim has.
     pub(crate) fn name(&mut self, id: ClaimId, key: &[u8]) {
         if let Some(entry) = self.claims.get_mut(&id)
@@ -97,14 +138,30 @@ impl Table {
         }
     }
 
+    /// Forgets a claim; its seat stays taken until whoever waits behind it was told.
     pub(crate) fn remove(&mut self, id: ClaimId) -> Option<Entry> {
         let entry = self.claims.remove(&id)?;
         self.keys.remove(&entry.key);
         Some(entry)
     }
 
-    /// The create revision of a key that is a claim of ours.
-    pub(crate) fn ours(&self, key: &[u8]) -> Option<i64> {
-        self.keys.get(key).and_then(|id| self.claims.get(id)).map(|entry| entry.revision).filter(|revision| *revision > 0)
+    /// Gives a seat back.
+    pub(crate) fn leave(&mut self, entry: &Entry) {
+        let Some(seat) = entry.seat.filter(|seat| seat.client == self.client) else { return };
+        let name = &entry.claim.name;
+        if let Some(taken) = self.seats.get_mut(name) {
+            taken.remove(&seat.number);
+            if taken.is_empty() {
+                self.seats.remove(name);
+            }
+        }
+    }
+
+    /// Whether a key that was made at this revision is a claim of ours.
+    pub(crate) fn ours(&self, key: &[u8], revision: i64) -> bool {
+        self.keys.get(key).and_then(|id| self.claims.get(id)).is_some_and(|entry| entry.revision == revision)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,7 +1,8 @@
 //! Waiting in line: watch the one in front, and nothing else.
 //!
 //! The one in front, where nothing else is ahead, is the holder: when it is gone, the waiter holds, and asks nobody. Where more was
-//! ahead, it looks once; unless it was a hold of this same client, which nobody can have been before. An rw lock's waiter always looks, for its token. The first who waits for permits watches everybody who
+//! ahead, it looks once; unless it was a hold of this same client: then it is in as soon as that
+//! is let go, before the cluster knows (see `end`). An rw lock's waiter always looks, for its token. The first who waits for permits watches everybody who
 //! has some; when it is let in it writes its key anew, which tells the one behind it that it is the first now.
 //!
 //! Who can interleave: the one in front may go before the watch is there, so the first thing that a watch brings about is a
@@ -22,8 +23,6 @@ use crate::leases::OnLease;
 use crate::line::{Front, Seen};
 use crate::proto::{Op, PutRequest, TxnRequest, created_at};
 
-/// How long a claim waits before it is moved to the short lease of those who wait: who is let in sooner is spared the write.
-const SETTLED: Duration = Duration::from_millis(300);
 /// How long a waiter hears nothing before it looks by itself: a net, under what should not happen.
 const SLOW_LOOK: Duration = Duration::from_secs(20);
 /// How long after a look that failed it looks again.
@@ -47,8 +46,7 @@ impl Inner {
         }
         let place = self.schema.place(&claim.name, claim.kind, claim.mode);
         let mut watch = self.watch_front(&front);
-        let settles_at = Instant::now() + SETTLED;
-        let mut look_at = settles_at;
+        let mut look_at = Instant::now() + SLOW_LOOK;
         let mut failing_since = None;
         loop {
             let must_look = tokio::select! {
@@ -56,11 +54,13 @@ impl Inner {
                 _ = gone.recv() => return Ok(Waited::Gone),
                 told = watch.next() => match told {
                     Told::Refused(reason) => return Err(refused(claim, &reason)),
-                    told @ (Told::Gone | Told::Over)
-                        if is_direct(claim) && (front.only || matches!(told, Told::Over)) =>
-                    {
+                    told if is_direct(claim) && ends(&front, &told) => {
                         let revision = self.table().claims.get(&claim.id).map_or(0, |entry| entry.revision);
-                        return Ok(self.let_in(claim, revision).await);
+                        if let Some(waited) = self.let_in(claim, revision).await {
+                            return Ok(waited);
+                        }
+                        look_at = Instant::now() + LOOK_AGAIN;
+                        false
                     }
                     told => matters(claim, &front, &told),
                 },
@@ -70,8 +70,7 @@ impl Inner {
             if !must_look {
                 continue;
             }
-            let settled = Instant::now() >= settles_at;
-            let looking = self.look(claim, &place, settled);
+            let looking = self.look(claim, &place);
             let looked = tokio::select! {
                 biased;
                 looked = looking => looked,
@@ -79,7 +78,10 @@ impl Inner {
             };
             match looked {
                 Ok((Seen::Enter, token)) => {
-                    let waited = self.let_in(claim, token).await;
+                    let Some(waited) = self.let_in(claim, token).await else {
+                        look_at = Instant::now() + LOOK_AGAIN;
+                        continue;
+                    };
                     if let (Waited::Granted(_), Mode::Permits { .. }) = (&waited, claim.mode) {
                         self.mark(claim);
                     }
@@ -87,11 +89,11 @@ impl Inner {
                 }
                 Ok((Seen::Gone, _)) => return Ok(Waited::Gone),
                 Ok((Seen::Behind(now), _)) => {
-                    if (&now.key, &now.to) != (&front.key, &front.to) {
+                    if (&now.key, now.revision) != (&front.key, front.revision) {
                         watch = self.watch_front(&now);
                     }
                     front = now;
-                    look_at = if settled { Instant::now() + SLOW_LOOK } else { settles_at };
+                    look_at = Instant::now() + SLOW_LOOK;
                     failing_since = None;
                 }
                 Err(Failure { error, .. }) if error.is_transient() => {
@@ -107,21 +109,25 @@ impl Inner {
     }
 
     fn watch_front(&self, front: &Front) -> Subscription {
-        let ours = if front.to.is_empty() { self.table().ours(&front.key) } else { None };
-        self.ear.subscribe(&front.key, &front.to, ours)
+        let ours = front.to.is_empty() && self.table().ours(&front.key, front.revision);
+        self.ear.subscribe(&front.key, &front.to, ours.then_some(front.revision))
     }
 
-    /// A waiter is in; whether its lease is good for it must be sure.
-    async fn let_in(&self, claim: &Claim, token: i64) -> Waited {
-        let Some((on, trusted)) = self.trust(claim) else { return Waited::Gone };
+    /// A waiter is in; whether its lease is good for it must be sure. `None` if that cannot be told now: it keeps its place.
+    pub(crate) async fn let_in(&self, claim: &Claim, token: i64) -> Option<Waited> {
+        let Some((on, trusted)) = self.trust(claim) else { return Some(Waited::Gone) };
         let fresh = Instant::now() < on.lease().base() + trusted / 2 && !on.lease().is_dead();
-        // What is not answered is not granted: then the look that comes next decides, or the caller's patience.
-        if !fresh && !matches!(self.keep_alive(on.lease(), &self.asks).await, Ok(true)) {
-            return Waited::Gone;
+        if !fresh {
+            match self.keep_alive(on.lease(), &self.asks).await {
+                Ok(true) => {}
+                Ok(false) => return Some(Waited::Gone),
+                Err(_) => return None,
+            }
         }
         match self.granted(claim, token) {
-            Some(grant) => Waited::Granted(grant),
-            None => Waited::Gone,
+            Some(grant) => Some(Waited::Granted(grant)),
+            None if on.lease().is_dead() => Some(Waited::Gone),
+            None => None,
         }
     }
 
@@ -147,8 +153,17 @@ impl Inner {
     }
 }
 
+/// Whether what was told is the end of the holder in front. Keys are used again: it must be this one's.
+fn ends(front: &Front, told: &Told) -> bool {
+    match told {
+        Told::Gone(revision) => front.only && *revision > front.revision,
+        Told::Over(revision) => *revision == front.revision,
+        _ => false,
+    }
+}
+
 /// Whether the end of the only one in front is the grant: not for permits, and not where the token is another revision.
-fn is_direct(claim: &Claim) -> bool {
+pub(crate) fn is_direct(claim: &Claim) -> bool {
     claim.mode == Mode::Exclusive && claim.kind != Kind::RwLock
 }
 

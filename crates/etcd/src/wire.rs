@@ -106,15 +106,16 @@ impl Wire {
         self.unary("/etcdserverpb.Cluster/MemberList", Nothing {})
     }
 
-    /// Keeps a lease alive once: how many seconds it has again, 0 if it is gone. A stream of its own for one question, which
+    /// Keeps a lease alive once: how many seconds it has again, 0 if it is gone, and the term in which that was said. A stream of its own for one question, which
     /// is no more to the server than a call, and needs nobody who matches answers to questions.
-    pub(crate) async fn keep_alive(&self, id: i64) -> Answer<i64> {
+    pub(crate) async fn keep_alive(&self, id: i64) -> Answer<(i64, u64)> {
         let path = PathAndQuery::from_static("/etcdserverpb.Lease/LeaseKeepAlive");
         let codec = ProstCodec::<LeaseRequest, LeaseKeepAliveResponse>::default();
         let request = self.request(Once(Some(LeaseRequest { id })));
         let mut answers = self.grpc().await?.streaming(request, path, codec).await?.into_inner();
         let answer = answers.message().await?;
-        answer.map(|answer| answer.ttl).ok_or_else(|| Status::unavailable("the stream ended"))
+        let answer = answer.ok_or_else(|| Status::unavailable("the stream ended"))?;
+        Ok((answer.ttl, answer.header.map_or(0, |header| header.raft_term)))
     }
 
     /// Opens a watch stream that says what comes through the channel.

@@ -79,7 +79,7 @@ async fn a_hand_over_is_one_event_and_two_requests() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_thousand_locks_are_renewed_with_two_requests() {
+async fn a_thousand_locks_are_renewed_with_one_keepalive() {
     const ROUNDS: u64 = 3;
     let cluster = EtcdCluster::start();
     let client = client(&cluster).await;
@@ -95,8 +95,8 @@ async fn a_thousand_locks_are_renewed_with_two_requests() {
     let (requests, keepalives) = (after.requests - before.requests, after.keepalives - before.keepalives);
     eprintln!("1,000 holds: {requests} requests and {keepalives} keepalives in {ROUNDS} rounds");
     let beats = Instant::now().since(began).as_secs() / 10 + 1;
-    // The keeper may come in two batches while they drift together.
-    assert!(keepalives <= 2 * ROUNDS && requests <= 2 * ROUNDS + beats, "{requests} requests, {keepalives} keepalives");
+    // Each keepalive is followed by two questions; the keeper may come in two batches while they drift together.
+    assert!(keepalives <= 2 * ROUNDS && requests <= 4 * ROUNDS + beats, "{requests} requests, {keepalives} keepalives");
     assert!(held.iter().all(|guard| guard.check().is_ok()));
 }
 

@@ -1,3 +1,5 @@
+//! What a value says comes back, and nothing that anybody may have written there does harm.
+
 use super::*;
 
 #[test]
@@ -5,6 +7,7 @@ fn a_value_comes_back() {
     let plain = Value {
         note: Note::new("10.0.0.7:8080 é").unwrap(),
         claim: Fingerprint(0x0123_4567),
+        id: "9f86".to_owned(),
         origin: Origin { host: "host name".into(), pid: 12 },
         ttl: Duration::from_millis(30_001),
         lock_delay: Duration::from_millis(7),

@@ -1,3 +1,5 @@
+//! URLs, read and refused.
+
 use super::*;
 
 fn read(url: &str) -> Result<Settings> {

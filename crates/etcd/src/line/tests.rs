@@ -1,3 +1,5 @@
+//! The few reads of an ask and of a look, against the entry rule over the whole line.
+
 use std::num::NonZeroU32;
 
 use proptest::prelude::*;

@@ -1,3 +1,5 @@
+//! Keys: injective, prefix-free, in the order of names, and good to read.
+
 use std::num::NonZeroU32;
 use std::time::Duration;
 
@@ -21,6 +23,8 @@ fn claim(name: &str, kind: Kind, mode: Mode) -> Claim {
     }
 }
 
+const SEAT: Seat = Seat { client: 0xab, number: 3 };
+
 fn permits(take: u32, of: u32) -> Mode {
     Mode::Permits { take: NonZeroU32::new(take).unwrap(), of: NonZeroU32::new(of).unwrap() }
 }
@@ -37,7 +41,7 @@ proptest! {
     fn names_never_meet(one in name(), other in name()) {
         let schema = Schema::new("tenure", Layout::Tenure);
         let [a, b] = [&one, &other].map(|text| LockName::new(text).unwrap());
-        let key = schema.key(&claim(&one, Kind::Mutex, Mode::Exclusive), 7);
+        let key = schema.key(&claim(&one, Kind::Mutex, Mode::Exclusive), SEAT, 7);
         prop_assert_eq!(schema.parse(&key).map(|parsed| parsed.name), Some(a.clone()));
         let range = schema.name(&b);
         prop_assert_eq!(range.from <= key && key < range.to, one == other);
@@ -51,8 +55,8 @@ proptest! {
 #[test]
 fn keys_can_be_read_by_people() {
     let schema = Schema::new("tenure", Layout::Tenure);
-    let text = |claim: &Claim| String::from_utf8(schema.key(claim, 7)).unwrap();
-    let shown = shown(ClaimId::from_bytes([7; 16]));
+    let text = |claim: &Claim| String::from_utf8(schema.key(claim, SEAT, 7)).unwrap();
+    let shown = "00000000000000ab00000003";
     assert_eq!(text(&claim("jobs/7", Kind::Mutex, Mode::Exclusive)), format!("tenure/lock/jobs/7 mutex/x/{shown}"));
     assert_eq!(text(&claim("a b!", Kind::RwLock, Mode::Shared)), format!("tenure/lock/a!0b!1 rw-lock/r/{shown}"));
     assert_eq!(text(&claim("s", Kind::Semaphore, permits(2, 5))), format!("tenure/lock/s semaphore-5/2/{shown}"));
@@ -71,18 +75,19 @@ fn keys_come_back() {
     ];
     for (kind, mode) in shapes {
         let claim = claim("x /mutex/x/", kind, mode);
-        let parsed = schema.parse(&schema.key(&claim, 7)).unwrap();
+        let parsed = schema.parse(&schema.key(&claim, SEAT, 7)).unwrap();
         assert_eq!((parsed.name, parsed.kind, parsed.mode, parsed.beside), (claim.name.clone(), kind, mode, false));
         let place = schema.place(&claim.name, kind, mode);
-        let key = schema.key(&claim, 7);
+        let key = schema.key(&claim, SEAT, 7);
         assert!(place.kind.from <= key && key < place.kind.to);
         assert_eq!(place.writers.from <= key && key < place.writers.to, mode == Mode::Exclusive);
         for other in place.others() {
             assert!(key < other.from || key >= other.to);
         }
     }
-    let beside = schema.parse(&schema.beside(&claim("x", Kind::RwLock, Mode::Shared))).unwrap();
-    assert!(beside.beside && beside.mode == Mode::Exclusive);
+    let reader = claim("x", Kind::RwLock, Mode::Shared);
+    let beside = schema.parse(&schema.beside(&reader, &schema.key(&reader, SEAT, 7))).unwrap();
+    assert!(beside.seat == SEAT.to_string() && beside.beside && beside.mode == Mode::Exclusive);
     for foreign in ["a/b/lock/x", "a/b/lock/x mutex/x", "a/b/lock/x other/x/1", "a/b/cell/x ", "c", "a/b/lock/!7 mutex/x/1"]
     {
         assert_eq!(schema.parse(foreign.as_bytes()), None, "{foreign}");
@@ -90,7 +95,7 @@ fn keys_come_back() {
 }
 
 #[test]
-fn the_secret_is_not_in_the_key() {
+fn the_secret_is_not_shown() {
     let id = ClaimId::from_bytes(*b"sixteen  secrets");
     assert!(!shown(id).contains(&hex(&id.as_bytes()[..4])));
     assert_eq!(shown(id).len(), 32);
@@ -100,7 +105,7 @@ fn the_secret_is_not_in_the_key() {
 fn the_other_layout_is_that_of_etcdctl() {
     let schema = Schema::new("tenure", Layout::Concurrency);
     let claim = claim("jobs/7", Kind::Mutex, Mode::Exclusive);
-    let key = schema.key(&claim, 0x694d_8a3f);
+    let key = schema.key(&claim, SEAT, 0x694d_8a3f);
     assert_eq!(key, b"jobs/7/694d8a3f");
     assert_eq!(schema.parse(&key).map(|parsed| parsed.name), Some(claim.name.clone()));
     assert_eq!(schema.place(&claim.name, claim.kind, claim.mode).others().count(), 0);

@@ -3,7 +3,8 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use tenure_core::{Client, Environment};
+use tenure_core::{Client, Environment, Instant};
+use tenure_testkit::faults::{Crowd, Record};
 use tenure_testkit::proxy::Proxy;
 use tenure_testkit::servers::etcd::EtcdCluster;
 use tenure_testkit::{eventually, eventually_async};
@@ -46,6 +47,15 @@ impl Stage {
         client.mutex("first").unwrap().ttl(ttl).unwrap().lock().await.unwrap().release().await.unwrap();
         client
     }
+}
+
+/// How long a crowd is without a grant after something happened to its cluster: for longer than a waiter is kept in line unheard
+/// it may lose its place.
+pub(crate) async fn silence_after(crowd: &Crowd, record: &Record, happens: impl FnOnce()) -> Duration {
+    let began = Instant::now();
+    happens();
+    crowd.has_had(record, 1).await;
+    Instant::now().since(began)
 }
 
 /// The keys of a cluster, without the marks of ended claims.

@@ -1,0 +1,41 @@
+//! Seats: given back, used again, and never two in one.
+
+use std::time::Duration;
+
+use tenure_core::{HANDOVER_TTL, Kind, Mode, Note, Origin};
+
+use super::*;
+
+fn claim(number: u8, name: &str) -> Claim {
+    Claim {
+        name: LockName::new(name).unwrap(),
+        kind: Kind::Mutex,
+        mode: Mode::Exclusive,
+        id: ClaimId::from_bytes([number; 16]),
+        ttl: Duration::from_secs(2),
+        handover_ttl: HANDOVER_TTL,
+        lock_delay: Duration::ZERO,
+        min_hold: Duration::ZERO,
+        note: Note::none(),
+        origin: Origin { host: "here".into(), pid: 1 },
+    }
+}
+
+#[test]
+fn seats_are_used_again_and_never_by_two() {
+    let mut table = Table::default();
+    let [a, b, c, other] = [claim(1, "x"), claim(2, "x"), claim(3, "x"), claim(4, "y")];
+    let first = table.seat(&a);
+    assert_eq!((first.number, table.seat(&a)), (0, first), "a claim keeps its seat");
+    assert_eq!((table.seat(&b).number, table.seat(&other).number), (1, 0), "each name has its own");
+    let entry = table.remove(a.id).unwrap();
+    assert_eq!(table.seat(&c).number, 2, "nobody has left it yet");
+    table.leave(&entry);
+    assert_eq!(table.seat(&a), first);
+    table.be_another();
+    let d = claim(5, "x");
+    assert!(table.seat(&d).client != first.client);
+    let entry = table.remove(a.id).unwrap();
+    table.leave(&entry);
+    assert_eq!(table.seat(&claim(6, "x")).number, 1, "a seat of the past gives none back");
+}
