@@ -80,7 +80,7 @@ impl Inner {
         let children = match self.flight(session, "a look for a node", look).await? {
             Err(trouble) => return Ok(Err(trouble)),
             Ok(mut outcomes) => match outcomes.pop() {
-                Some(Ok(Reply::Children(children))) => children,
+                Some(Ok(Reply::Children(children, _))) => children,
                 Some(Err(Trouble::Refused(Refusal::NO_NODE))) => return Ok(Ok(())),
                 Some(Err(trouble)) => return Err(self.explain(trouble, "list", parent)),
                 _ => return Ok(Ok(())),
@@ -112,7 +112,7 @@ impl Inner {
     async fn end_unknown(self: &Arc<Self>, claim: &Claim) -> Result<()> {
         let parent = self.parent(&claim.name)?;
         let look = [Request::Sync { path: parent.clone() }, Request::Children { path: parent.clone(), watch: false }];
-        let Some(Ok(Reply::Children(children))) = self.read("look for a node", &look).await?.pop() else { return Ok(()) };
+        let Some(Ok(Reply::Children(children, _))) = self.read("look for a node", &look).await?.pop() else { return Ok(()) };
         let line = Line::read(self.settings.layout, &children);
         if line.of(Key::of(claim.id)).next().is_none() {
             return Ok(());

@@ -109,7 +109,7 @@ impl Inner {
             let gets: Vec<Request> =
                 parents.iter().map(|path| Request::Children { path: path.clone(), watch: false }).collect();
             for ((name, parent), outcome) in names.iter().zip(&parents).zip(self.read("list", &gets).await?) {
-                let Ok(Reply::Children(children)) = outcome else { continue };
+                let Ok(Reply::Children(children, _)) = outcome else { continue };
                 if views.len() >= limit {
                     return Ok(views);
                 }
@@ -136,7 +136,9 @@ impl Inner {
             let user = self.any_session().await?;
             let told = match tokio::time::timeout(self.settings.answer_limit, user.0.watch(Watched::Children, &parent)).await
             {
-                Ok(Ok((Reply::Children(children), told))) if children.len() == view.holders.len() + view.line.len() => told,
+                Ok(Ok((Reply::Children(children, _), told))) if children.len() == view.holders.len() + view.line.len() => {
+                    told
+                }
                 _ => {
                     // There is nothing to watch, or it has changed already.
                     tokio::time::sleep(WATCH_EVERY / 10).await;
@@ -222,7 +224,7 @@ impl Inner {
 /// The names of a node's children; none if there is no such node.
 fn children(outcome: Option<Outcome>, parent: &str) -> Result<Vec<String>> {
     match outcome {
-        Some(Ok(Reply::Children(children))) => Ok(children),
+        Some(Ok(Reply::Children(children, _))) => Ok(children),
         Some(Err(Trouble::Refused(Refusal::NO_NODE))) | None => Ok(Vec::new()),
         Some(Err(Trouble::Refused(refusal))) => Err(refused(refusal, "list", parent)),
         Some(_) => Ok(Vec::new()),

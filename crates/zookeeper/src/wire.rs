@@ -81,8 +81,12 @@ pub(crate) struct Stat {
     pub(crate) ctime: i64,
     /// How often it was written.
     pub(crate) version: i32,
+    /// How often its children changed.
+    pub(crate) cversion: i32,
     /// The session that it lives with, or 0.
     pub(crate) owner: i64,
+    /// How many children it has.
+    pub(crate) children: i32,
 }
 
 /// What came of a request.
@@ -96,10 +100,19 @@ pub(crate) enum Reply {
     Multi(i64),
     /// What a node says.
     Data(Vec<u8>, Stat),
-    /// The names of a node's children.
-    Children(Vec<String>),
+    /// The names of a node's children, and when that was.
+    Children(Vec<String>, Listed),
     /// Done.
     Done,
+}
+
+/// When a list was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Listed {
+    /// The last transaction that the member had done.
+    pub(crate) zxid: i64,
+    /// How many children the node has ever had, but for the highest bit.
+    pub(crate) creates: u32,
 }
 
 /// A server's no. The numbers are ZooKeeper's own.
@@ -233,7 +246,11 @@ impl Request {
             Request::Set { .. } => Reply::Stat(body.stat()?),
             Request::Children { .. } => {
                 let many = body.int()?.max(0);
-                Reply::Children((0..many).map(|_| body.text()).collect::<Option<_>>()?)
+                let names = (0..many).map(|_| body.text()).collect::<Option<_>>()?;
+                let stat = body.stat()?;
+                // What a server shows as `cversion` is twice the creates less the children that there are.
+                let creates = stat.cversion.wrapping_add(stat.children) as u32 >> 1;
+                Reply::Children(names, Listed { zxid, creates })
             }
             Request::Multi(_) => return multi(body, zxid),
         }))
@@ -477,10 +494,10 @@ impl Reader<'_> {
 
     fn stat(&mut self) -> Option<Stat> {
         let (czxid, mzxid, ctime, _mtime) = (self.long()?, self.long()?, self.long()?, self.long()?);
-        let (version, _cversion, _aversion) = (self.int()?, self.int()?, self.int()?);
+        let (version, cversion, _aversion) = (self.int()?, self.int()?, self.int()?);
         let owner = self.long()?;
-        let (_length, _children, _pzxid) = (self.int()?, self.int()?, self.long()?);
-        Some(Stat { czxid, mzxid, ctime, version, owner })
+        let (_length, children, _pzxid) = (self.int()?, self.int()?, self.long()?);
+        Some(Stat { czxid, mzxid, ctime, version, cversion, owner, children })
     }
 }
 
