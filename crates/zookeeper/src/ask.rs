@@ -46,6 +46,14 @@ enum Came {
     Nothing,
 }
 
+/// What came of looking for a claim's node.
+enum Found {
+    Here(Node),
+    Nowhere,
+    /// The connection went away again.
+    Unsure,
+}
+
 /// A claim's node.
 #[derive(Clone, Debug)]
 struct Node {
@@ -97,6 +105,7 @@ impl Inner {
                 }
                 Came::Nothing => {}
             }
+            self.clear_away(claim).await?;
             if queued {
                 give_up = Instant::now() + self.settings.patience;
             }
@@ -235,13 +244,15 @@ impl Inner {
                 }
                 Ok((Err(Trouble::Refused(refusal)), _)) => return Err(refused(refusal, "make a node in", parent)),
                 Err(Trouble::Over(_)) => return Ok(None),
-                // Did it land? That can be said on the next connection.
-                Err(_) | Ok(_) => {
+                // Did it land? That can be said on the next connection, and nothing is made before it was said.
+                Err(_) | Ok(_) => loop {
                     let Some(line) = self.list(session, claim, parent, true).await? else { return Ok(None) };
-                    if let Some(node) = self.found(session, claim, parent, &line).await? {
-                        return Ok(Some((node, line)));
+                    match self.found(session, claim, parent, &line).await? {
+                        Found::Here(node) => return Ok(Some((node, line))),
+                        Found::Nowhere => break,
+                        Found::Unsure => {}
                     }
-                }
+                },
             }
         }
     }
@@ -258,19 +269,21 @@ impl Inner {
     }
 
     /// The claim's node in a line, if it is this session's.
-    async fn found(&self, session: &Session, claim: &Claim, parent: &str, line: &Line) -> Result<Option<Node>> {
+    async fn found(&self, session: &Session, claim: &Claim, parent: &str, line: &Line) -> Result<Found> {
         let mine: Vec<String> = line.of(Key::of(claim.id)).map(|place| format!("{parent}/{}", place.node)).collect();
         for path in mine {
-            let asked = session.send([Request::Get { path: path.clone(), watch: false }]);
-            let Ok([asked]) = asked else { return Ok(None) };
-            match self.within(session, "a look at a node", asked).await? {
-                Ok(Reply::Data(_, stat)) if stat.owner == session.number() => {
-                    return Ok(Some(self.joined(claim, parent, &path, stat.czxid).0));
-                }
-                _ => {} // it is a ghost of a session before this one, or has gone
+            let look = Request::Get { path: path.clone(), watch: false };
+            match self.flight(session, "a look at a node", vec![look]).await? {
+                Ok(mut outcomes) => match outcomes.pop() {
+                    Some(Ok(Reply::Data(_, stat))) if stat.owner == session.number() => {
+                        return Ok(Found::Here(self.joined(claim, parent, &path, stat.czxid).0));
+                    }
+                    _ => {} // it is a ghost of a session before this one, or has gone
+                },
+                Err(_) => return Ok(Found::Unsure),
             }
         }
-        Ok(None)
+        Ok(Found::Nowhere)
     }
 
     /// The line as it is now. Where it is in doubt what became of an earlier request, after a write, so that nothing that this

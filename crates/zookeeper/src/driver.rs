@@ -231,7 +231,13 @@ async fn converse(session: &Session, carrier: &mut Carrier, inner: &Weak<Inner>,
     loop {
         let next = match session.due(&mut asked_for_life, settings, inner) {
             Ok(next) => next,
-            Err(end) => return end,
+            Err(end) => {
+                if let End::Over(_) = end {
+                    // By our own clock, and perhaps not yet by the leader's: then nobody need wait for that.
+                    let _ = timeout(FAREWELL / 5, farewell(session, carrier)).await;
+                }
+                return end;
+            }
         };
         match timeout(limit, flush(session, carrier)).await {
             Ok(Ok(())) => {}

@@ -57,6 +57,19 @@ impl Inner {
         }
     }
 
+    /// Takes away what an ask has left in a session that is still there, before the claim asks anew: it must not stand behind
+    /// itself.
+    pub(crate) async fn clear_away(&self, claim: &Claim) -> Result<()> {
+        let Some(entry) = self.entry(claim.id).filter(|entry| entry.node.is_some()) else { return Ok(()) };
+        for user in [Some(&entry.user), entry.moving.as_ref()].into_iter().flatten().filter(|user| !user.0.is_over()) {
+            match self.search(&user.0, claim, &entry).await? {
+                Ok(()) | Err(Trouble::Over(_)) => {}
+                Err(trouble) => return Err(self.explain(trouble, "delete a node in", &entry.parent)),
+            }
+        }
+        Ok(())
+    }
+
     async fn delete(&self, session: &Session, entry: &Entry) -> Result<Result<(), Trouble>> {
         let path = entry.path().expect("its node is known");
         let asked = match session.send([Request::Delete { path: path.clone(), version: -1 }]) {

@@ -3,9 +3,9 @@
 //! A look begins with a `sync`, so that the member has what its leader had done when it was asked; it needs no right to write.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use tenure_core::{Ask, Holder, LockName, Result, Token, View, Waiter};
+use tenure_core::{Ask, Clock, Holder, LockName, Result, Token, View, Waiter};
 
 use crate::error::refused;
 use crate::inner::Inner;
@@ -39,7 +39,7 @@ impl Seen {
 
     /// How long it has been there, by the leader's clock and ours: for people.
     fn age(&self) -> Duration {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let now = Duration::from_micros(Clock::Boot.wall_micros());
         now.saturating_sub(Duration::from_millis(self.stat.ctime.max(0) as u64))
     }
 }
