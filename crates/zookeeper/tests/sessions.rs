@@ -72,8 +72,9 @@ async fn a_waiter_whose_node_was_taken_away_asks_anew() {
     });
     let line_is = async |long| client.view("x").await.unwrap().line.len() == long;
     eventually_async("one waits", async || line_is(1).await).await;
+    let other = open(&format!("{}?root=/taken-away", ensemble.url())).await;
     let last = tokio::spawn({
-        let mutex = make();
+        let mutex = other.mutex("x").unwrap();
         async move { mutex.lock().await }
     });
     eventually_async("two wait", async || line_is(2).await).await;
@@ -89,5 +90,6 @@ async fn a_waiter_whose_node_was_taken_away_asks_anew() {
     middle.release().await.unwrap();
     let last = in_time("the one whose node went is let in, too", last).await.unwrap().unwrap();
     assert!(last.token() > token);
+    assert_eq!(client.view("x").await.unwrap().holders[0].token, last.token(), "by a node that is there");
     last.release().await.unwrap();
 }
