@@ -215,7 +215,7 @@ impl Inner {
 
     /// A session lost its connection: its holds are in jeopardy until a write has gone through.
     pub(crate) fn in_doubt(&self, session: &Arc<Session>) {
-        let concerns = self.book().values().any(|entry| entry.granted && Arc::ptr_eq(&entry.user.0, session));
+        let concerns = self.book().values().any(|entry| entry.granted && !entry.lost && Arc::ptr_eq(&entry.user.0, session));
         if let Some(news) = self.news.get().filter(|_| concerns) {
             news.verify();
         }
