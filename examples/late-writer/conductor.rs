@@ -5,7 +5,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
-use tokio::io::{AsyncBufReadExt, BufReader, Lines};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 
 use crate::Result;
@@ -46,7 +46,7 @@ impl Scene {
 
         let mut first = self.start(1, &store)?;
         let mut events = first.until(|what| matches!(what, What::Checked { .. })).await?;
-        first.is_stopped().await?;
+        first.stop().await?;
         events.push(Event::now(1, What::Stopped));
         if let Takeover::Break = self.takeover {
             client.break_holds(&self.lock, None).await?;
@@ -58,7 +58,7 @@ impl Scene {
         tokio::time::sleep(FOR_THE_EYE).await;
 
         events.push(Event::now(1, What::GoesOn));
-        first.goes_on()?;
+        first.goes_on().await?;
         events.extend(first.until(|what| matches!(what, What::Lost)).await?);
         tokio::time::sleep(FOR_THE_EYE).await;
         drop(second.child.stdin.take());
@@ -104,17 +104,41 @@ impl Worker {
         Ok(events)
     }
 
+    /// Stops it, outside of a transaction: in the middle of one it would keep a file from everybody, which is another story.
+    async fn stop(&self) -> Result<()> {
+        loop {
+            kill_process(self.pid()?, Signal::STOP)?;
+            self.is_stopped().await?;
+            if !self.has_locked_a_file()? {
+                return Ok(());
+            }
+            kill_process(self.pid()?, Signal::CONT)?;
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
     /// Completes when it stands still.
     async fn is_stopped(&self) -> Result<()> {
-        let stopped = WaitIdOptions::STOPPED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
+        let stopped = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
         while waitid(WaitId::Pid(self.pid()?), stopped)?.is_none() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         Ok(())
     }
 
-    fn goes_on(&self) -> Result<()> {
-        Ok(kill_process(self.pid()?, Signal::CONT)?)
+    /// Whether it keeps others from a file, as SQLite does while it writes. A line: `1: POSIX  ADVISORY  WRITE 4321 08:01:77 120 120`.
+    fn has_locked_a_file(&self) -> Result<bool> {
+        let pid = self.pid()?.to_string();
+        let locks = std::fs::read_to_string("/proc/locks")?;
+        Ok(locks
+            .lines()
+            .map(|line| line.split_whitespace().collect::<Vec<_>>())
+            .any(|words| words.contains(&"WRITE") && words.contains(&&*pid)))
+    }
+
+    async fn goes_on(&mut self) -> Result<()> {
+        kill_process(self.pid()?, Signal::CONT)?;
+        Ok(self.child.stdin.as_mut().ok_or("its input is piped")?.write_all(b"\n").await?)
     }
 
     fn pid(&self) -> Result<Pid> {

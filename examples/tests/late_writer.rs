@@ -3,9 +3,11 @@
 
 use std::process::Command;
 
+use tenure_testkit::servers::etcd::EtcdCluster;
 use tenure_testkit::servers::mariadb::MariaDb;
 use tenure_testkit::servers::postgres::Postgres;
 use tenure_testkit::servers::redis::{Redis, shared_independent, url_of};
+use tenure_testkit::servers::zookeeper::Ensemble;
 
 /// Runs it on a store (none: a temporary SQLite file) and looks at what it says.
 fn late_writer(store: Option<String>, more: &[&str]) {
@@ -62,6 +64,8 @@ on!(postgres = Some(with(Postgres::shared().url(), "prefix=late_")));
 on!(postgres_session = Some(with(Postgres::shared().url(), "prefix=late_s_&liveness=session")));
 on!(mariadb = Some(with(MariaDb::shared().url(), "prefix=late_")));
 on!(mariadb_session = Some(with(MariaDb::shared().url(), "prefix=late_s_&liveness=session")));
+on!(zookeeper = Some(Ensemble::shared().url()));
+on!(etcd = Some(EtcdCluster::shared().url()));
 
 /// A URL with more parameters.
 fn with(url: String, parameters: &str) -> String {

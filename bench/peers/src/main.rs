@@ -1,4 +1,5 @@
-//! tenure beside its peers on one Redis, one PostgreSQL and one MariaDB, each in one run: `bench/peers/run` builds this and starts it.
+//! tenure beside its peers on Redis, PostgreSQL, MariaDB, etcd and ZooKeeper, each in one run: `bench/peers/run` builds this and
+//! starts it.
 //!
 //! # Layout
 //!
@@ -10,7 +11,7 @@
 //! | `handover` | two processes pass one lock to and fro |
 //! | `process`, `orders` | a contender's process, and the little language it is spoken to in |
 //! | `store`, `server` | the servers, each shared by all contenders, and what they count |
-//! | `child`, `room` | the other end, for contenders in Rust; `scripts/` has it in Python and JavaScript |
+//! | `child`, `room` | the other end, for contenders in Rust; `scripts/` has it in Python, JavaScript, Java and Go |
 //! | `contenders` | one file a library, used as its README says |
 //! | `results`, `verdict`, `report`, `words`, `stats` | what came of it |
 
@@ -34,11 +35,11 @@ mod words;
 use std::process::ExitCode;
 
 const USAGE: &str = "\
-tenure beside its peers on one Redis, one PostgreSQL and one MariaDB; on each interleaved, in one run
+tenure beside its peers on one Redis, one PostgreSQL, one MariaDB, three etcd, three ZooKeeper; on each interleaved, in one run
 
 usage: bench/peers/run [--server SERVER,…] [--quick] [--repeat N] [--only CONTENDER,…] [--lines LINE,…] [--json FILE]
 
-  --server   these servers, one after the other: redis, postgres, mariadb [all]
+  --server   these servers, one after the other: redis, postgres, mariadb, etcd, zookeeper [all]
   --quick    short windows: shows that everything works, its figures are coarse
   --repeat   how often every contender is visited on every line [5, with --quick 3]
   --only     these contenders, and the bases

@@ -89,8 +89,22 @@ fn command(store: Store, entry: &Entry, url: &str, index: usize) -> Result<Comma
             command.env("NODE_PATH", installed("PEERS_NODE_MODULES")?).arg(script("redlock.js")).args([version, url]);
             Ok(command)
         }
+        Program::Java(kind) => {
+            let mut command = Command::new("java");
+            let class_path = format!("{}:{}", installed("PEERS_JAVA")?, JARS);
+            command.args(["-Xmx256m", "-XX:+UseSerialGC", "-cp", &class_path, "CuratorPeer", kind, url]);
+            Ok(command)
+        }
+        Program::Go(name) => {
+            let mut command = Command::new(PathBuf::from(installed("PEERS_GO")?).join(name));
+            command.arg(url);
+            Ok(command)
+        }
     }
 }
+
+/// Curator, what reads JSON, and what keeps both from logging; `run` compiles with the same.
+const JARS: &str = "/usr/share/java/curator-recipes.jar:/usr/share/java/jackson-databind.jar:/usr/share/java/slf4j-nop.jar";
 
 fn installed(variable: &str) -> Result<String, String> {
     std::env::var(variable).map_err(|_| format!("{variable} is not set: start bench/peers/run, which installs it"))

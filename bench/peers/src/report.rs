@@ -26,14 +26,15 @@ pub(crate) fn table(results: &Results, entries: &[&Entry], circumstances: &Circu
 fn heading(circumstances: &Circumstances) -> String {
     let Circumstances { server, cores, processor, kernel, load_before, repetitions, quick, ttl_seconds, .. } = circumstances;
     let commit = circumstances.commit.as_deref().unwrap_or("?");
-    let languages = [&circumstances.python, &circumstances.node].into_iter().flatten();
+    let Circumstances { python, node, java, go, .. } = circumstances;
+    let languages = [python, node, java, go].into_iter().flatten();
     let languages: String = languages.map(|version| format!("; {version}")).collect();
     let processor = processor.as_ref().map_or_else(String::new, |name| format!(" ({name})"));
     let kernel = kernel.as_ref().map_or_else(String::new, |kernel| format!(", Linux {kernel}"));
     let load = load_before.map_or_else(String::new, |load| format!(", load before {load:.1}"));
     let quick = if *quick { ", quick" } else { "" };
     let mut out = format!(
-        "tenure {commit} and its peers on one {server}, ttl {ttl_seconds} s{languages}\n\
+        "tenure {commit} and its peers on {server}, ttl {ttl_seconds} s{languages}\n\
          {cores} cores{processor}{kernel}{load}\n\
          median (smallest – largest) of {repetitions} interleaved repetitions{quick}; \
          multiples are taken within each repetition\n"

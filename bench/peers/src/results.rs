@@ -132,6 +132,8 @@ pub(crate) struct Circumstances {
     pub(crate) server: String,
     pub(crate) python: Option<String>,
     pub(crate) node: Option<String>,
+    pub(crate) java: Option<String>,
+    pub(crate) go: Option<String>,
     pub(crate) cores: usize,
     pub(crate) processor: Option<String>,
     pub(crate) kernel: Option<String>,
@@ -150,14 +152,18 @@ impl Circumstances {
             let line = info.lines().find(|line| line.starts_with("model name"))?;
             Some(line.split_once(':')?.1.trim().to_owned())
         });
-        let elsewhere = |command: &str| (store == Store::Redis).then(|| says(command, &["--version"])).flatten();
+        let on = |stores: &[Store], command: &str, ask: &str| {
+            if stores.contains(&store) { says(command, &[ask]) } else { None }
+        };
         let python = std::env::var("PEERS_PYTHON").ok();
         Circumstances {
             commit: says("git", &["-C", env!("CARGO_MANIFEST_DIR"), "rev-parse", "--short", "HEAD"]),
             store,
             server,
-            python: python.and_then(|python| elsewhere(&python)),
-            node: elsewhere("node").map(|version| format!("Node {version}")),
+            python: python.and_then(|python| on(&[Store::Redis, Store::ZooKeeper], &python, "--version")),
+            node: on(&[Store::Redis], "node", "--version").map(|version| format!("Node {version}")),
+            java: on(&[Store::ZooKeeper], "java", "--version"),
+            go: on(&[Store::Etcd], "go", "version"),
             cores: std::thread::available_parallelism().map_or(1, |cores| cores.get()),
             processor,
             kernel: read("/proc/sys/kernel/osrelease").map(|release| release.trim().to_owned()),

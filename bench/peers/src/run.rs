@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::catalogue::{self, Entry, Side};
+use crate::catalogue::{self, Entry, Program, Side};
 use crate::handover;
 use crate::lines::{self, Line};
 use crate::orders::{Answer, Contended, Order};
@@ -140,6 +140,9 @@ fn visit(
     commands: &mut Calls,
 ) -> Result<Reading, String> {
     let name = name.to_owned();
+    // Java is slow until it has compiled what runs often, and nobody runs it for a second only.
+    let longer = if matches!(entry.program, Program::Java(_)) { 10 } else { 1 };
+    let pace = Pace { warm_up: pace.warm_up * longer, ..pace };
     let order = match line {
         Line::Handover => {
             let seen = handover::measure(store, entry, server.url(), &name, Duration::from_millis(pace.handover))?;
@@ -165,7 +168,7 @@ fn visit(
     };
     let mut process = Process::start(store, entry, server.url(), 0)?;
     process.order(&order)?;
-    let due = Duration::from_millis(pace.crowd_warm_up + pace.crowd);
+    let due = Duration::from_millis(pace.warm_up + pace.crowd_warm_up + pace.crowd);
     let (answer, calls) = match process.answer(due)? {
         Answer::Counting => {
             let before = server.calls()?;

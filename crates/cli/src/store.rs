@@ -15,7 +15,7 @@ use crate::failure::Failure;
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct StoreArgs {
     /// The store: sqlite:///path/to/file, postgres://host/database, mysql://host/database, redis://host (or redis+sentinel,
-    /// redis+cluster, redlock), or none for your own default file [env: TENURE_STORE]
+    /// redis+cluster, redlock), zk://h1,h2,h3, etcd://h1,h2,h3, or none for your own default file [env: TENURE_STORE]
     #[arg(long, value_name = "URL", global = true, help_heading = "Global options", conflicts_with = "store_file")]
     store: Option<String>,
 

@@ -64,6 +64,6 @@ pub use sequencer::Sequencer;
 pub use sequencer::keys::Keys;
 pub use sequencer::signature::Signature;
 pub use sequencer::standing::Standing;
-pub use server::{Address, Secret, Tls, bad_value};
+pub use server::{Address, HalfMade, Secret, Tls, bad_value};
 pub use url::StoreUrl;
 pub use view::{Holder, View, Waiter};

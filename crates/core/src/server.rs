@@ -1,8 +1,12 @@
-//! Where a server is and how it is reached: what the settings of every store with a server have in common.
+//! Where a server is and how it is reached: what every store with a server has in common.
 
 use std::fmt;
+use std::future::Future;
 use std::path::PathBuf;
 use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
 
 use crate::{Error, ErrorKind, Result, StoreUrl, parse_duration};
 
@@ -151,4 +155,28 @@ pub fn bad_value(name: &str, value: &str, known: &str) -> Error {
 
 fn bad(what: impl Into<String>) -> Error {
     Error::new(ErrorKind::BadUrl, what)
+}
+
+/// A connection in the making on a runtime that is always running, whether or not its asker is still there. A renewal is given up
+/// after a sixth of its ttl, and where connecting takes longer than that, the next one goes on with it instead of beginning
+/// anew for ever.
+#[derive(Debug)]
+pub struct HalfMade<T>(Option<JoinHandle<T>>);
+
+impl<T> Default for HalfMade<T> {
+    fn default() -> Self {
+        HalfMade(None)
+    }
+}
+
+impl<T: Send + 'static> HalfMade<T> {
+    /// Goes on with the one that was begun, or begins. `None` if that runtime has ended.
+    ///
+    /// # Cancel safety
+    /// Dropped, it goes on for whoever comes next.
+    pub async fn finish(&mut self, home: &Handle, begin: impl Future<Output = T> + Send + 'static) -> Option<T> {
+        let made = self.0.get_or_insert_with(|| home.spawn(begin)).await.ok();
+        self.0 = None;
+        made
+    }
 }

@@ -78,7 +78,7 @@ async fn version(conn: &mut Conn, settings: &Settings) -> Result<Option<u32>> {
     let statement = format!("SELECT version FROM {}setup WHERE id = 1", settings.prefix);
     match read_all(conn, &statement).await {
         Ok(sets) => Ok(sets.first().and_then(|rows| rows.first()).and_then(|row| number(row, 0)).map(|found| found as u32)),
-        Err(failure) if error::code(&failure) == Some(NO_TABLE) => Ok(None),
+        Err(failure) if error::code(&failure) == Some(error::NO_TABLE) => Ok(None),
         Err(failure) => Err(error::explain(failure, settings, "looking at the tables").error),
     }
 }
@@ -139,6 +139,5 @@ async fn claim(conn: &mut Conn, settings: &Settings) -> Result<()> {
     Err(Error::new(ErrorKind::Backend, "the tables do not remember how they are used").with_store(settings.describe()))
 }
 
-const NO_TABLE: u16 = 1146;
 /// Somebody else makes the same at the same time.
 const MET: &[u16] = &[1050, 1061, 1205, 1213, 1304, 1305];

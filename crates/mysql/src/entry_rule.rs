@@ -19,6 +19,7 @@ use tenure_core::lease::{Asked, Asking, Ended, Ending, Message, Renewed, Touched
 use tenure_core::record::{Admission, ClientKey, Moment, Record, Stage, Ticket, Touched as Stands, Wake};
 use tenure_core::{Ask, Claim, ClaimId, Instant, Kind, LockName, Mode, Note, Origin, Token, View};
 use tenure_testkit::servers::mariadb::MariaDb;
+use tenure_testkit::until_all_are_seen;
 use tokio::runtime::Runtime;
 
 use self::histories::{Asks, NAMES, Shape, Step, Who, histories};
@@ -45,9 +46,8 @@ fn histories_agree_at(level: &str) {
         ..ProptestConfig::default()
     });
     let server = RefCell::new(TestServer::new(level));
-    let seen = RefCell::new(BTreeMap::new());
-    // They are random: what has not happened yet may happen in the next ones.
-    for _ in 0..5 {
+    until_all_are_seen(EVERYTHING, |seen| {
+        let seen = RefCell::new(seen);
         let outcome = runner.run(&histories(), |(shapes, steps)| {
             let mut pair = Pair::new(&server, shapes);
             for step in &steps {
@@ -61,14 +61,7 @@ fn histories_agree_at(level: &str) {
             Ok(())
         });
         outcome.unwrap_or_else(|failure| panic!("{level}: {failure}"));
-        if EVERYTHING.iter().all(|what| seen.borrow().contains_key(what)) {
-            break;
-        }
-    }
-    let seen = seen.into_inner();
-    for what in EVERYTHING {
-        assert!(seen.contains_key(what), "never happened in all these histories: {what}; but {seen:?}");
-    }
+    });
 }
 
 /// What must have happened somewhere in the histories, or they show nothing.

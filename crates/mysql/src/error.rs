@@ -117,8 +117,10 @@ const NOT_PRIMARY: &[u16] = &[1290, 1836, 1792, 1047];
 const INTERRUPTED: &[u16] = &[1053, 1317, 1927, 1180, 1152, 1159, 1161, 1969, 3024, 4031];
 /// Nothing more can be stored; whether a commit was is not known.
 const FULL: &[u16] = &[3, 1021, 1026, 1114];
+/// A table is not there.
+pub(crate) const NO_TABLE: u16 = 1146;
 /// A table or procedure is not there: somebody may be making it.
-const MISSING: &[u16] = &[1146, 1305];
+const MISSING: &[u16] = &[NO_TABLE, 1305];
 /// No right to a table, a column, a procedure, or something else.
 const DENIED: &[u16] = &[1142, 1143, 1370, 1227, 1044];
 

@@ -19,7 +19,7 @@ use std::time::Duration;
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Row};
 use tenure_core::lease::{Failure, Listener};
-use tenure_core::{Clock, Instant};
+use tenure_core::{Clock, HalfMade, Instant};
 use tokio::runtime::{Handle, RuntimeFlavor};
 
 use crate::config::Settings;
@@ -85,9 +85,7 @@ struct Place {
     live: Option<Live>,
     failed: u32,
     not_before: Instant,
-    /// One on the keeper's runtime whose asker has gone. A renewal is given up after a sixth of its ttl, and where connecting
-    /// takes longer than that, the next one goes on with it instead of beginning anew for ever.
-    half_made: Option<tokio::task::JoinHandle<Made>>,
+    half_made: HalfMade<Made>,
 }
 
 /// A connection, when its first request was sent, and the server's time then.
@@ -107,7 +105,7 @@ impl Link {
     pub(crate) fn new(settings: &Arc<Settings>, shared: &Arc<Shared>, home: bool) -> Self {
         let homeward = Arc::new(AtomicBool::new(home));
         let way = Way { settings: Arc::clone(settings), shared: Arc::clone(shared), homeward };
-        let place = Place { live: None, failed: 0, not_before: Instant::from_nanos(0), half_made: None };
+        let place = Place { live: None, failed: 0, not_before: Instant::from_nanos(0), half_made: HalfMade::default() };
         Link { way, place: tokio::sync::Mutex::new(place) }
     }
 
@@ -254,11 +252,8 @@ impl Link {
             Some(home) => {
                 let way = self.way.clone();
                 let limit = self.way.settings.connect_limit;
-                let ended = |_| Err(error::silent(&self.way.settings, limit, "connecting"));
-                let begin = || home.spawn(async move { way.connect().await });
-                let made = place.half_made.get_or_insert_with(begin).await;
-                place.half_made = None;
-                made.unwrap_or_else(ended)
+                let ended = || Err(error::silent(&self.way.settings, limit, "connecting"));
+                place.half_made.finish(&home, async move { way.connect().await }).await.unwrap_or_else(ended)
             }
         };
         match made {
@@ -316,8 +311,21 @@ impl Live {
 
 /// Sends statements, and gives the rows of every result that has columns.
 pub(crate) async fn read_all(conn: &mut Conn, text: &str) -> mysql_async::Result<Rows> {
-    let mut results = conn.query_iter(text).await?;
+    match read_some(conn, text).await {
+        (sets, None) => Ok(sets),
+        (_, Some(failure)) => Err(failure),
+    }
+}
+
+/// The same, and what was answered before an error.
+pub(crate) async fn read_some(conn: &mut Conn, text: &str) -> (Rows, Option<mysql_async::Error>) {
     let mut sets = Vec::new();
+    let failure = read_into(conn, text, &mut sets).await.err();
+    (sets, failure)
+}
+
+async fn read_into(conn: &mut Conn, text: &str, sets: &mut Rows) -> mysql_async::Result<()> {
+    let mut results = conn.query_iter(text).await?;
     while !results.is_empty() {
         let has_columns = !results.columns_ref().is_empty();
         let rows = results.collect::<Row>().await?;
@@ -325,8 +333,7 @@ pub(crate) async fn read_all(conn: &mut Conn, text: &str) -> mysql_async::Result
             sets.push(rows);
         }
     }
-    results.drop_result().await?; // an error that came after the first result waits here, and a commit's is one
-    Ok(sets)
+    results.drop_result().await // an error that came after the first result waits here, and a commit's is one
 }
 
 /// A random while, growing with every failure: up to 20 ms after the first, never more than a second.

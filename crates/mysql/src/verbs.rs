@@ -390,7 +390,7 @@ fn hex_of_all(ids: impl Iterator<Item = ClaimId>) -> String {
     text
 }
 
-fn push_hex(text: &mut String, bytes: &[u8]) {
+pub(crate) fn push_hex(text: &mut String, bytes: &[u8]) {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     for byte in bytes {
         text.push(DIGITS[usize::from(byte >> 4)].into());

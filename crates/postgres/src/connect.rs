@@ -80,12 +80,7 @@ async fn version(live: &Live, layout: &Layout) -> std::result::Result<Option<i32
 
 /// Makes what is missing. Two who do so at once come one after the other.
 async fn make(live: &Live, layout: &Layout) -> std::result::Result<(), Failure> {
-    // One message, so one transaction, without a word about what is there already.
-    let lock = layout.fill(
-        "SET LOCAL client_min_messages = warning;\n\
-         SELECT pg_advisory_xact_lock(hashtextextended('tenure {SCHEMA}.{PREFIX}', 1));\n",
-    );
-    live.batch(&(lock + &layout.ddl()), "making tenure's tables").await
+    live.batch(&layout.one_at_a_time(&layout.ddl()), "making tenure's tables").await
 }
 
 /// Says that this prefix is used for leases or for sessions, or finds that it is used otherwise.

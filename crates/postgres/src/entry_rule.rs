@@ -22,6 +22,7 @@ use tenure_core::lease::{Asked, Asking, Ended, Ending, Message, Renewed, Touched
 use tenure_core::record::{Admission, ClientKey, Moment, Record, Stage, Touched as Stands, Wake};
 use tenure_core::{Ask, Claim, ClaimId, Instant, Kind, LockName, Mode, Note, Origin, Token, View};
 use tenure_testkit::servers::postgres::Postgres;
+use tenure_testkit::until_all_are_seen;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 use tokio_postgres::{AsyncMessage, Client, NoTls, Row};
@@ -42,9 +43,8 @@ fn every_answer_is_the_records() {
         failure_persistence: None, // time is part of a history and cannot be kept
         ..ProptestConfig::default()
     });
-    let seen = RefCell::new(BTreeMap::new());
-    // They are random: what has not happened yet may happen in the next ones.
-    for _ in 0..5 {
+    until_all_are_seen(EVERYTHING, |seen| {
+        let seen = RefCell::new(seen);
         let outcome = runner.run(&histories(), |(shapes, steps)| {
             let mut pair = Pair::new(shapes);
             for step in &steps {
@@ -58,14 +58,7 @@ fn every_answer_is_the_records() {
             Ok(())
         });
         outcome.unwrap_or_else(|failure| panic!("{failure}"));
-        if EVERYTHING.iter().all(|what| seen.borrow().contains_key(what)) {
-            break;
-        }
-    }
-    let seen = seen.into_inner();
-    for what in EVERYTHING {
-        assert!(seen.contains_key(what), "never happened in all these histories: {what}; but {seen:?}");
-    }
+    });
 }
 
 /// What must have happened somewhere in the histories, or they show nothing.

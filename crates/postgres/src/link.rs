@@ -8,8 +8,10 @@
 //! Who can interleave: any number of tasks send through one [`Live`], one request at a time, each a transaction of its own. A
 //! pooler lends the server's end to somebody else after every transaction: with a second request on its way behind the first, or
 //! with one whose asker has gone, answers would reach the wrong client (seen with PgBouncer 1.18). So nobody sends before the
-//! last answer has come, and a connection with an answer that nobody waits for is given up. Only one task at a time connects; the others wait for it and share what it made. After a failed
-//! attempt the next one waits a while, longer each time and at random, so that a restarted server is not stormed.
+//! last answer has come, and a connection with an answer that nobody waits for is given up.
+//!
+//! Only one task at a time connects; the others wait for it and share what it made. After a failed attempt the next one waits a
+//! while, longer each time and at random, so that a restarted server is not stormed.
 
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -18,7 +20,7 @@ use std::task::ready;
 use std::time::Duration;
 
 use tenure_core::lease::{Failure, Listener};
-use tenure_core::{Address, Clock, Error, ErrorKind, Instant};
+use tenure_core::{Address, Clock, Error, ErrorKind, HalfMade, Instant};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio_postgres::{AsyncMessage, Client, Connection, NoTls, Row};
@@ -61,17 +63,14 @@ struct Way {
 struct Attempts {
     failed: u32,
     not_before: Instant,
-    /// One on the keeper's runtime whose asker has gone. A renewal is given up after a sixth of its ttl, and where connecting
-    /// takes longer than that, the next one goes on with it instead of beginning anew for ever.
-    half_made: Option<Making>,
+    half_made: HalfMade<Made>,
 }
 
 type Made = Result<(Arc<Live>, Instant), Failure>;
-type Making = tokio::task::JoinHandle<Made>;
 
 impl Default for Attempts {
     fn default() -> Self {
-        Attempts { failed: 0, not_before: Instant::from_nanos(0), half_made: None }
+        Attempts { failed: 0, not_before: Instant::from_nanos(0), half_made: HalfMade::default() }
     }
 }
 
@@ -133,10 +132,8 @@ impl Link {
             None => self.way.connect(pushes).await,
             Some(home) => {
                 let way = self.way.clone();
-                let begin = || home.spawn(async move { way.connect(pushes).await });
-                let made = attempts.half_made.get_or_insert_with(begin).await;
-                attempts.half_made = None;
-                made.unwrap_or_else(|_| Err(self.way.ended()))
+                let made = attempts.half_made.finish(&home, async move { way.connect(pushes).await }).await;
+                made.unwrap_or_else(|| Err(self.way.ended()))
             }
         };
         match made {

@@ -66,6 +66,14 @@ impl Layout {
         format!("\"{}\".\"{}{what}\"", self.schema, self.prefix)
     }
 
+    /// Statements that make something, for one message and so one transaction: whoever makes anything of this prefix at the same time
+    /// comes before or after, and no word is said about what is there already.
+    pub(crate) fn one_at_a_time(&self, ddl: &str) -> String {
+        let lock = "SET LOCAL client_min_messages = warning;\n\
+                    SELECT pg_advisory_xact_lock(hashtextextended('tenure {SCHEMA}.{PREFIX}', 1));\n";
+        self.fill(lock) + ddl
+    }
+
     /// The channel that a client listens to.
     pub(crate) fn channel(&self, client: u64) -> String {
         format!("{}{client:016x}", self.prefix)

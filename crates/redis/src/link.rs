@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use redis::aio::{AsyncPushSender, MultiplexedConnection, SendError};
 use redis::{Cmd, PushInfo, PushKind, RedisError, RedisResult, Value};
-use tenure_core::{Clock, Instant};
+use tenure_core::{Clock, HalfMade, Instant};
 use tokio::runtime::{Handle, RuntimeFlavor};
 
 use tenure_core::Address;
@@ -68,9 +68,7 @@ struct Way {
 struct Attempts {
     failed: u32,
     not_before: Instant,
-    /// One on the keeper's runtime whose asker has gone. A renewal is given up after a sixth of its ttl, and where connecting
-    /// takes longer than that, the next one goes on with it instead of beginning anew for ever.
-    half_made: Option<tokio::task::JoinHandle<Made>>,
+    half_made: HalfMade<Made>,
 }
 
 /// A connection, when its first request was sent, and the server's time then.
@@ -78,7 +76,7 @@ type Made = Result<(Arc<Live>, Instant, u64), Failure>;
 
 impl Default for Attempts {
     fn default() -> Self {
-        Attempts { failed: 0, not_before: Instant::from_nanos(0), half_made: None }
+        Attempts { failed: 0, not_before: Instant::from_nanos(0), half_made: HalfMade::default() }
     }
 }
 
@@ -173,10 +171,8 @@ impl Link {
             None => self.way.connect().await,
             Some(home) => {
                 let way = self.way.clone();
-                let begin = || home.spawn(async move { way.connect().await });
-                let made = attempts.half_made.get_or_insert_with(begin).await;
-                attempts.half_made = None;
-                made.unwrap_or_else(|_| Err(self.way.failed(timed_out())))
+                let made = attempts.half_made.finish(&home, async move { way.connect().await }).await;
+                made.unwrap_or_else(|| Err(self.way.failed(timed_out())))
             }
         };
         match made {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-#[cfg(any(feature = "redis", feature = "postgres", feature = "mysql"))]
+#[cfg(any(feature = "redis", feature = "postgres", feature = "mysql", feature = "zookeeper", feature = "etcd"))]
 use tenure_core::Environment;
 use tenure_core::backend::{Abilities, Backend};
 use tenure_core::fence::{Fence, FileFence, MemoryFence};
@@ -38,6 +38,14 @@ pub const SCHEMES: &[&str] = &[
     "mysql",
     #[cfg(feature = "mysql")]
     "mariadb",
+    #[cfg(feature = "zookeeper")]
+    "zk",
+    #[cfg(feature = "zookeeper")]
+    "zks",
+    #[cfg(feature = "etcd")]
+    "etcd",
+    #[cfg(feature = "etcd")]
+    "etcds",
 ];
 
 /// What each store of this build does, by its own word, without connecting to any: what the README's table is made from.
@@ -58,6 +66,10 @@ pub fn abilities() -> Vec<Abilities> {
         tenure_mysql::ABILITIES,
         #[cfg(feature = "mysql")]
         tenure_mysql::SESSION_ABILITIES,
+        #[cfg(feature = "zookeeper")]
+        tenure_zookeeper::ABILITIES,
+        #[cfg(feature = "etcd")]
+        tenure_etcd::ABILITIES,
     ]
 }
 
@@ -65,7 +77,7 @@ pub fn abilities() -> Vec<Abilities> {
 ///
 /// `memory://` is a new store of its own, `memory://NAME` the process's store of that name, `sqlite:///path` a file,
 /// `redis://host` a server; `redis+sentinel://`, `redis+cluster://` and `redlock://` are several; `postgres://host/database` and
-/// `mysql://host/database` are databases. A scheme or parameter that is
+/// `mysql://host/database` are databases; `zk://h1,h2,h3` and `etcd://h1,h2,h3` are clusters. A scheme or parameter that is
 /// not known is an error that lists the known ones.
 ///
 /// ```
@@ -102,37 +114,23 @@ pub async fn connect(url: impl AsRef<str>) -> Result<Client> {
         scheme if tenure_mysql::SCHEMES.contains(&scheme) => {
             Client::with_environment(tenure_mysql::connect(&url).await?, Environment::real())
         }
+        #[cfg(feature = "zookeeper")]
+        scheme if tenure_zookeeper::SCHEMES.contains(&scheme) => {
+            Client::with_environment(tenure_zookeeper::connect(&url).await?, Environment::real())
+        }
+        #[cfg(feature = "etcd")]
+        scheme if tenure_etcd::SCHEMES.contains(&scheme) => {
+            Client::with_environment(tenure_etcd::connect(&url).await?, Environment::real())
+        }
         scheme => Err(unknown(scheme)),
     }
 }
 
-/// The schemes this build can keep a fence in.
-pub const FENCE_SCHEMES: &[&str] = &[
-    "memory",
-    FileFence::SCHEME,
-    #[cfg(feature = "sqlite")]
-    "sqlite",
-    #[cfg(feature = "redis")]
-    "redis",
-    #[cfg(feature = "redis")]
-    "rediss",
-    #[cfg(feature = "redis")]
-    "redis+sentinel",
-    #[cfg(feature = "redis")]
-    "rediss+sentinel",
-    #[cfg(feature = "redis")]
-    "redis+cluster",
-    #[cfg(feature = "redis")]
-    "rediss+cluster",
-    #[cfg(feature = "postgres")]
-    "postgres",
-    #[cfg(feature = "postgres")]
-    "postgresql",
-    #[cfg(feature = "mysql")]
-    "mysql",
-    #[cfg(feature = "mysql")]
-    "mariadb",
-];
+/// The schemes this build can keep a fence in: those of its stores, but for Redlock, ZooKeeper and etcd, which keep none; and a file.
+pub fn fence_schemes() -> impl Iterator<Item = &'static str> {
+    let keeps_none = |scheme: &str| scheme.ends_with("redlock") || ["zk", "zks", "etcd", "etcds"].contains(&scheme);
+    SCHEMES.iter().copied().filter(move |scheme| !keeps_none(scheme)).chain([FileFence::SCHEME])
+}
 
 /// Opens a fence: what refuses holders that come too late, at the resource, with no lock store in reach. See [`mod@crate::fence`].
 ///
@@ -175,7 +173,7 @@ pub async fn fence(url: impl AsRef<str>) -> Result<Arc<dyn Fence>> {
         #[cfg(feature = "mysql")]
         scheme if tenure_mysql::SCHEMES.contains(&scheme) => tenure_mysql::open_fence(&url).await,
         scheme => Err(Error::new(ErrorKind::BadUrl, format!("no fence has the scheme {scheme:?}"))
-            .with_hint(format!("This build knows: {}", FENCE_SCHEMES.join(", ")))),
+            .with_hint(format!("This build knows: {}", fence_schemes().collect::<Vec<_>>().join(", ")))),
     }
 }
 

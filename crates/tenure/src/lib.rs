@@ -29,12 +29,14 @@
 //! | `redis://host`, `redis+sentinel://`, `redis+cluster://`, `redlock://` | `redis` | everybody who can reach the servers |
 //! | `postgres://host/database` | `postgres` | everybody who can reach the database |
 //! | `mysql://host/database`, `mariadb://host/database` | `mysql` | everybody who can reach the database |
+//! | `zk://h1,h2,h3/chroot` | `zookeeper` | everybody who can reach the ensemble |
+//! | `etcd://h1,h2,h3` | `etcd` | everybody who can reach the cluster |
 //! | `memory://`, `memory://NAME` | always there | the tasks and threads of one process |
 
 pub mod blocking;
 mod connect;
 
-pub use connect::{FENCE_SCHEMES, SCHEMES, abilities, connect, connect_default, fence, migrate, schema};
+pub use connect::{SCHEMES, abilities, connect, connect_default, fence, fence_schemes, migrate, schema};
 pub use tenure_core::*;
 
 /// What only PostgreSQL has: the row lock in your own transaction, and fenced writes.

@@ -21,6 +21,7 @@
 //! Cases do not depend on how fast the machine is: they wait for conditions, with one generous limit, and where a
 //! promise is about time they compare instants that cannot be in another order.
 
+mod at_home;
 mod cases;
 pub mod faults;
 pub mod faulty;
@@ -34,18 +35,23 @@ pub mod polls;
 pub mod proxy;
 mod rng;
 mod scene;
+mod seen;
 pub mod servers;
 pub mod shops;
+mod stopped;
 mod stress;
 pub mod suite;
 pub mod taker;
 mod wait;
 
+pub use at_home::AtHome;
 pub use faulty::{Faults, Faulty};
 pub use harness::{Harness, MemoryHarness, Sabotage};
 pub use lock::{Held, Lock, Options, Shape};
 pub use rng::Rng;
 pub use scene::{Need, Scene, run, run_as, serve};
+pub use seen::until_all_are_seen;
+pub use stopped::stop_between_writes;
 #[doc(hidden)]
 pub use tenure_core::Kind;
 pub use wait::{LIMIT, eventually, eventually_async, in_time};

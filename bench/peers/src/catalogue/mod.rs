@@ -1,8 +1,10 @@
 //! Who takes part: what each one is, what it does and does not do, and how it is told to wait. A file for each server.
 
+mod etcd;
 mod mariadb;
 mod postgres;
 mod redis;
+mod zookeeper;
 
 use crate::lines::Line;
 use crate::store::Store;
@@ -48,6 +50,10 @@ pub(crate) enum Program {
     Python(&'static str),
     /// `scripts/redlock.js` with this argument.
     Node(&'static str),
+    /// `scripts/CuratorPeer.java` with this argument.
+    Java(&'static str),
+    /// What `run` has compiled under this name.
+    Go(&'static str),
 }
 
 pub(crate) fn of(store: Store) -> &'static [Entry] {
@@ -55,6 +61,8 @@ pub(crate) fn of(store: Store) -> &'static [Entry] {
         Store::Redis => redis::CONTENDERS,
         Store::Postgres => postgres::CONTENDERS,
         Store::MariaDb => mariadb::CONTENDERS,
+        Store::Etcd => etcd::CONTENDERS,
+        Store::ZooKeeper => zookeeper::CONTENDERS,
     }
 }
 

@@ -1,12 +1,14 @@
 //! The contenders in Rust, one file a library, each used as its README says.
 
 mod distributed_lock;
+mod etcd;
 mod mariadb;
 mod postgres;
 mod redis;
 mod redis_lock;
 mod rslock;
 mod tenure;
+mod zookeeper;
 
 use std::fmt::{self, Display};
 use std::future::Future;
@@ -96,6 +98,13 @@ pub(crate) fn visit(store: Store, key: &str, visitor: impl Visitor) -> Result<()
         (Store::MariaDb, "raw-getlock") => visitor.visit::<mariadb::TryGetLock>(),
         (Store::MariaDb, "getlock") => visitor.visit::<mariadb::WaitGetLock>(),
         (Store::MariaDb, "distributed-lock") => visitor.visit::<distributed_lock::OnMySql>(),
+        (Store::Etcd, "raw-put") => visitor.visit::<etcd::PutDelete>(),
+        (Store::Etcd, "raw-watch") => visitor.visit::<etcd::Watch>(),
+        (Store::Etcd, "etcd-client") => visitor.visit::<etcd::LockRpc>(),
+        (Store::Etcd, "etcdctl") => visitor.visit::<etcd::Etcdctl>(),
+        (Store::ZooKeeper, "raw-create") => visitor.visit::<zookeeper::CreateDelete>(),
+        (Store::ZooKeeper, "raw-watch") => visitor.visit::<zookeeper::Watch>(),
+        (Store::ZooKeeper, "zookeeper-client") => visitor.visit::<zookeeper::Recipe>(),
         _ => Err(format!("no contender in Rust on {} is called {key}", store.key())),
     }
 }

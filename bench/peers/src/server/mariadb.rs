@@ -39,7 +39,7 @@ impl Server for MariaDb {
     fn what(&self) -> String {
         let version = self.server.try_sql("SELECT version()").map_or_else(|_| "?".to_owned(), |rows| rows[0][0].clone());
         let version = version.split('-').next().unwrap_or_default(); // without the distribution's words
-        format!("MariaDB {version}, loopback, innodb_flush_log_at_trx_commit=1")
+        format!("one MariaDB {version}, loopback, innodb_flush_log_at_trx_commit=1")
     }
 
     /// Statements as clients sent them, not those inside procedures, nor pings.

@@ -4,9 +4,11 @@
 //! Databases wait for their disk at every commit, as they do in production, so what they write goes to a real one: the
 //! temporary directory should not be in memory.
 
+mod etcd;
 mod mariadb;
 mod postgres;
 mod redis;
+mod zookeeper;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -44,6 +46,8 @@ pub(crate) fn start(store: Store) -> Result<Box<dyn Server>, String> {
         Store::Redis => Box::new(redis::Redis::start()?),
         Store::Postgres => Box::new(postgres::Postgres::start()?),
         Store::MariaDb => Box::new(mariadb::MariaDb::start()?),
+        Store::Etcd => Box::new(etcd::Etcd::start()),
+        Store::ZooKeeper => Box::new(zookeeper::ZooKeeper::start()?),
     })
 }
 

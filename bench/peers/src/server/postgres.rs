@@ -39,7 +39,7 @@ impl Server for Postgres {
     fn what(&self) -> String {
         let version = self.sql("SHOW server_version").map_or_else(|_| "?".to_owned(), |rows| rows[0][0].clone());
         let version = version.split(' ').next().unwrap_or_default(); // without the distribution's words
-        format!("PostgreSQL {version}, loopback, fsync on")
+        format!("one PostgreSQL {version}, loopback, fsync on")
     }
 
     /// For those who connect from now on.

@@ -72,7 +72,7 @@ impl Server for Redis {
     }
 
     fn what(&self) -> String {
-        format!("Redis {}, loopback, no persistence", self.version)
+        format!("one Redis {}, loopback, no persistence", self.version)
     }
 
     /// Commands also from within scripts; subcommands are part of their command.

@@ -6,11 +6,12 @@ use std::time::Duration;
 use clap::Subcommand;
 use serde::Serialize;
 use tenure::fence::{Fence, Gate, Rule, Verdict};
-use tenure::{LockName, Sequencer, Token};
+use tenure::{Keys, LockName, Sequencer, Token};
 
 use crate::duration;
 use crate::failure::{Failure, LOST, NO};
 use crate::fence::FenceArgs;
+use crate::keys::KeysArgs;
 use crate::print::{BAD, GOOD, Printer, clean};
 use crate::store::set;
 
@@ -52,6 +53,9 @@ struct Shown {
     #[command(flatten)]
     fence: FenceArgs,
 
+    #[command(flatten)]
+    keys: KeysArgs,
+
     /// Refuse a token that is further ahead of this host's clock: for the tokens of SQLite, Redis and databases, which follow it
     #[arg(long, value_name = "DURATION", value_parser = duration::parse, conflicts_with = "max_step")]
     max_ahead: Option<Duration>,
@@ -79,8 +83,9 @@ impl Args {
         };
         let name = LockName::new(&shown.name)?;
         let given = shown.given()?;
+        let keys = shown.keys.read()?;
         let fence = shown.fence.open(printer).await?;
-        let verdict = shown.judge(&fence, &name, &given, changes).await?;
+        let verdict = shown.judge(&fence, keys, &name, &given, changes).await?;
         shown.report(printer, &*fence, &name, given.token(), verdict)
     }
 }
@@ -110,16 +115,26 @@ impl Shown {
     async fn judge(
         &self,
         fence: &Arc<dyn Fence>,
+        keys: Option<Keys>,
         name: &LockName,
         given: &Given,
         changes: bool,
     ) -> Result<Verdict, Failure> {
         let rule = self.rule();
         Ok(match given {
+            Given::Token(_) if keys.is_some() => {
+                return Err(Failure::new("there are keys, so this fence takes signed sequencers, and that is a bare token").with_hint(
+                    "Leave it out, and TENURE_SEQUENCER is shown, which `tenure run --keys` has signed; or call it without keys",
+                ));
+            }
             Given::Token(token) if changes => fence.advance(name, *token, rule).await?,
             Given::Token(token) => Verdict::of(fence.highest(name).await?, *token, rule),
             Given::Sequencer(sequencer) => {
                 let gate = Gate::new(Arc::clone(fence)).rule(rule);
+                let gate = match keys {
+                    Some(keys) => gate.keys(keys),
+                    None => gate,
+                };
                 let judged = match changes {
                     true => gate.judge(name, sequencer).await,
                     false => gate.foresee(name, sequencer).await,
@@ -209,7 +224,8 @@ Exit codes:
   0    accepted
   124  stale: somebody with a higher token has been here; do not write
   1    implausible, by --max-ahead or --max-step; nothing was changed
-  125  tenure itself failed (bad usage, no fence); do not write either";
+  125  tenure itself failed (bad usage, no fence), or with keys: it is not
+       signed with one of them; do not write either";
 
 const AFTER: &str = "\
 Examples:
@@ -222,6 +238,8 @@ Examples:
   tenure fence check accounts \"$TENURE_TOKEN\" --fence postgres://db/app
   tenure fence advance --max-ahead 10m backup   a mistaken or forged token
                                                 locks nobody out for longer
+  tenure fence advance --keys keys.txt backup   only what was signed, as by
+                                                `tenure run --keys keys.txt`
 
 What is done after it can be overtaken:
   Between the check and the write there should be nothing that can stand still

@@ -5,6 +5,7 @@ use std::process::Command;
 use serde_json::Value;
 use tenure_testkit::servers::redis::{Redis, RedisOptions};
 
+use crate::sequencer::key;
 use crate::support::{Ended, Running, Store, TENURE};
 
 /// `tenure fence ARGS` on a fence beside the store, with nothing in the environment but that.
@@ -14,8 +15,8 @@ fn fence(store: &Store, args: &[&str]) -> Ended {
 
 fn fence_with(store: &Store, args: &[&str], env: &[(&str, &str)]) -> Ended {
     let mut command = Command::new(TENURE);
-    for name in ["TENURE_FENCE", "TENURE_FENCE_FILE", "TENURE_TOKEN", "TENURE_SEQUENCER", "TENURE_STORE"] {
-        command.env_remove(name);
+    for name in ["FENCE", "FENCE_FILE", "TOKEN", "SEQUENCER", "STORE", "KEYS", "KEYS_FILE"] {
+        command.env_remove(format!("TENURE_{name}"));
     }
     command.arg("fence").args(args).envs(env.iter().copied()).current_dir(store.path(""));
     Running::start(command).end()
@@ -87,6 +88,40 @@ fn inside_run_the_token_is_the_holders() {
     assert!(elsewhere.stderr.contains("$TENURE_TOKEN"), "{elsewhere:?}");
     let meant = run("db", "\"$TENURE\" fence advance table/accounts \"$TENURE_TOKEN\"");
     assert_eq!(meant.code(), 0, "{meant:?}");
+}
+
+/// With keys nothing passes but what was signed: a number that anybody can write would lock everybody out.
+#[test]
+fn with_keys_only_what_was_signed_passes() {
+    let store = Store::new();
+    let ours = key(&store, "keys", "ours");
+    key(&store, "others", "others");
+    let run = |keys: &str, script: &str| {
+        let mut command = store.command(["run", "--keys", keys, "db", "--", "sh", "-c", script]);
+        command.env("TENURE_FENCE", url(&store)).env("TENURE", TENURE);
+        Running::start(command).end()
+    };
+    let inside = run("keys", "\"$TENURE\" fence advance db && echo $TENURE_SEQUENCER > signed");
+    assert_eq!(inside.code(), 0, "its keys are those of the run: {inside:?}");
+    let signed = std::fs::read_to_string(store.path("signed")).unwrap().trim().to_owned();
+    assert_eq!(fence(&store, &["check", "--keys", "keys", "db", &signed]).code(), 0);
+
+    let token = signed.split(':').nth(3).unwrap();
+    let forged = signed.replace(token, &i64::MAX.to_string());
+    let unsigned = format!("tenure1:mutex:exclusive:{}:0:db", i64::MAX);
+    for bad in [&forged, &unsigned, &i64::MAX.to_string()] {
+        for verb in ["advance", "check"] {
+            let refused = fence(&store, &[verb, "--keys", "keys", "db", bad]);
+            assert_eq!((refused.code(), refused.stdout.as_str()), (125, ""), "{bad}: {refused:?}");
+            assert!(refused.stderr.contains("signed") || refused.stderr.contains("signature"), "{bad}: {refused:?}");
+        }
+    }
+    let others = run("others", "\"$TENURE\" fence advance --keys keys db");
+    assert!(others.code() == 125 && others.stderr.contains("not known here"), "{others:?}");
+    let environment = [("TENURE_FENCE", url(&store)), ("TENURE_KEYS", ours.trim().to_owned())];
+    let environment = environment.each_ref().map(|(name, value)| (*name, value.as_str()));
+    assert_eq!(fence_with(&store, &["advance", "db", &forged], &environment).code(), 125);
+    assert_eq!(fence_with(&store, &["advance", "db", &signed], &environment).code(), 0, "none of them has moved the fence");
 }
 
 /// Readers are refused after a later writer, and do not shut each other out.

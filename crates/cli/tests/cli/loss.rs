@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use rustix::process::Signal;
+use tenure_testkit::stop_between_writes;
 
 use crate::support::{STAY, Store, eventually, is_stopped, lives, pid, signal_group};
 
@@ -101,8 +102,7 @@ fn stopped_past_its_ttl_the_command_never_runs_again() {
     let command = pid(&held.line());
     let waiter = store.queue(&["x"], "x");
     // The supervisor first: it would take the command's stop for an ordinary one.
-    held.signal(Signal::STOP);
-    eventually("it stands", || is_stopped(held.pid()));
+    stop_between_writes(held.pid());
     signal_group(command, Signal::STOP);
     eventually("the command stands", || is_stopped(command));
     let beats = std::fs::metadata(store.path("beats")).unwrap().len();
@@ -124,8 +124,7 @@ fn a_command_whose_tenure_is_stopped_ends_with_the_lease() {
     let store = Store::new();
     let held = store.start_run(&["--ttl", "1s", "x"], BEAT);
     held.line();
-    held.signal(Signal::STOP);
-    eventually("it stands", || is_stopped(held.pid()));
+    stop_between_writes(held.pid());
     let next = store.start_run(&["x"], STAY);
     next.expect_line("in");
     let beats = || std::fs::metadata(store.path("beats")).unwrap().len();

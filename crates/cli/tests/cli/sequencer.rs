@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::support::{Running, Store};
 
 /// Writes a fresh key to a file beside the store; gives its line.
-fn key(store: &Store, file: &str, id: &str) -> String {
+pub(crate) fn key(store: &Store, file: &str, id: &str) -> String {
     let printed = store.tenure(["sequencer", "key", id]);
     assert_eq!((printed.code(), printed.stderr.as_str()), (0, ""), "{printed:?}");
     assert!(printed.stdout.starts_with(&format!("{id}:")) && printed.stdout.lines().count() == 1, "{printed:?}");

@@ -39,18 +39,15 @@ use crate::{Error, ErrorKind, Keys, LockName, Mode, Result, Sequencer, Token};
 pub struct Gate {
     fence: Arc<dyn Fence>,
     rule: Rule,
-    /// The one place where signatures are checked.
-    verify: Option<Arc<Verify>>,
+    keys: Option<Keys>,
     /// Who writes now, by name.
     writing: Arc<Mutex<HashMap<LockName, Weak<tokio::sync::Mutex<()>>>>>,
 }
 
-type Verify = dyn Fn(&Sequencer) -> Result<()> + Send + Sync;
-
 impl Gate {
     /// A gate with this fence, which takes unsigned sequencers and any token.
     pub fn new(fence: Arc<dyn Fence>) -> Self {
-        Gate { fence, rule: Rule::ANY, verify: None, writing: Arc::default() }
+        Gate { fence, rule: Rule::ANY, keys: None, writing: Arc::default() }
     }
 
     /// Refuses tokens that are too high to be true.
@@ -60,12 +57,7 @@ impl Gate {
 
     /// Refuses sequencers that were not signed with one of these keys, or were changed since.
     pub fn keys(self, keys: Keys) -> Self {
-        self.verified_by(move |sequencer| sequencer.verify(&keys))
-    }
-
-    /// Refuses what this refuses, before anything else happens: where the signature of a sequencer is checked.
-    pub fn verified_by(self, verify: impl Fn(&Sequencer) -> Result<()> + Send + Sync + 'static) -> Self {
-        Gate { verify: Some(Arc::new(verify)), ..self }
+        Gate { keys: Some(keys), ..self }
     }
 
     /// The fence behind it.
@@ -123,8 +115,8 @@ impl Gate {
 
     /// Refuses what is no key to this door, whatever its token; else whether its token is one to remember.
     fn examine(&self, name: &LockName, sequencer: &Sequencer) -> Result<bool> {
-        if let Some(verify) = &self.verify {
-            verify(sequencer).map_err(|error| error.with_name(name))?;
+        if let Some(keys) = &self.keys {
+            sequencer.verify(keys).map_err(|error| error.with_name(name))?;
         }
         if sequencer.name != *name {
             let what = format!("the sequencer is one of the lock {:?}", sequencer.name.as_str());
@@ -187,7 +179,7 @@ impl fmt::Debug for Gate {
         f.debug_struct("Gate")
             .field("fence", &self.fence.describe())
             .field("rule", &self.rule)
-            .field("verifies", &self.verify.is_some())
+            .field("keys", &self.keys)
             .finish()
     }
 }
@@ -239,7 +231,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_does_not_verify_is_not_shown() {
-        let gate = gate().verified_by(|_| Err(Error::new(ErrorKind::BadOption, "not signed")));
+        let gate = gate().keys(Keys::generate("one").unwrap());
         let refused = gate.pass("a", &sequencer("exclusive", 5)).await.unwrap_err().to_string();
         assert!(refused.contains("not signed") && refused.contains("\"a\""), "{refused}");
         assert_eq!(gate.fence().highest(&LockName::new("a").unwrap()).await.unwrap(), None);

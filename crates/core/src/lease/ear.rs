@@ -207,21 +207,19 @@ impl Ear {
 
     /// It is in line, as of this answer to its ask.
     pub(crate) fn queued(&self, id: ClaimId, last: Heard, change_in: Option<Duration>) {
-        if let Some(waiter) = self.waits().waiters.get_mut(&id) {
-            waiter.last = Some(last);
-        }
-        self.waits_on(id, change_in);
+        self.stands(id, Some(last), change_in);
     }
 
-    /// It is still in line. A look locks nothing: a grant whose time is before the look's may not have been committed yet when it
-    /// looked, and its message is no old one. So what was `last` heard stays as it is.
-    fn waits_on(&self, id: ClaimId, change_in: Option<Duration>) {
+    /// It stands in line. `last` is the answer to its ask, and none for a look, which locks nothing: a grant whose time is before the
+    /// look's may not have been committed yet when it looked, and its message is no old one.
+    fn stands(&self, id: ClaimId, last: Option<Heard>, change_in: Option<Duration>) {
         let (now, told) = (Instant::now(), self.is_told());
         let beat = self.beat_after(now);
         let mut waits = self.waits();
         waits.beat.get_or_insert(beat);
         let leads = waits.leads(id);
         let Some(waiter) = waits.waiters.get_mut(&id) else { return };
+        waiter.last = last.or(waiter.last);
         waiter.heard = now;
         let mut due = change_in.map_or(beat, |change_in| beat.min(now + change_in));
         if !told && leads {
@@ -326,7 +324,7 @@ impl Ear {
     /// What a look said about one waiter.
     pub(crate) fn touched(&self, id: ClaimId, last: Heard, touched: &Touched) {
         match *touched {
-            Touched::Waiting { first, change_in } => self.waits_on(id, change_in.filter(|_| first)),
+            Touched::Waiting { first, change_in } => self.stands(id, None, change_in.filter(|_| first)),
             Touched::Granted { token, since, left } => {
                 if self.listens.load(Ordering::Relaxed) && last.then.saturating_sub(since) > MISSED.as_micros() as u64 {
                     self.misses.store(true, Ordering::Relaxed);

@@ -47,7 +47,7 @@ async fn prepare(settings: &Settings) -> Result<()> {
     let look = format!("SELECT token FROM {}fence LIMIT 0", settings.prefix);
     match read_all(&mut conn, &look).await {
         Ok(_) => {}
-        Err(failure) if error::code(&failure) == Some(NO_TABLE) => {
+        Err(failure) if error::code(&failure) == Some(error::NO_TABLE) => {
             let made = conn.query_drop(fence_table(&settings.prefix)).await;
             made.map_err(|failure| explain_create(failure, settings))?;
         }
@@ -78,8 +78,6 @@ fn explain_create(failure: mysql_async::Error, settings: &Settings) -> tenure_co
         fence_grants(settings)
     ))
 }
-
-const NO_TABLE: u16 = 1146;
 
 /// The rows of the table `fence`.
 struct Rows {

@@ -1,8 +1,8 @@
 //! What a request must never hide, and what giving up must not throw away.
 
-use tenure_testkit::in_time;
 use tenure_testkit::proxy::{Fault, Proxy, Toward, Which};
 use tenure_testkit::servers::mariadb::MariaDb;
+use tenure_testkit::{AtHome, in_time};
 
 use super::*;
 use crate::error::code;
@@ -24,19 +24,6 @@ async fn an_error_in_a_later_result_is_an_error() {
     }
     let sets = read_all(&mut conn, "DO 1; SELECT 1; DO 2; SELECT 2, 3 UNION SELECT 4, 5").await.unwrap();
     assert_eq!(sets.iter().map(Vec::len).collect::<Vec<_>>(), [1, 2], "only what has columns");
-}
-
-/// Somebody with a runtime that is always running.
-struct AtHome(Handle);
-
-impl Listener for AtHome {
-    fn told(&self, _: tenure_core::lease::Message) {}
-    fn listening(&self) {}
-    fn silenced(&self) {}
-    fn connected(&self, _: &str, _: Instant, _: u64) {}
-    fn home(&self) -> Option<Handle> {
-        Some(self.0.clone())
-    }
 }
 
 /// A renewal is given up after a sixth of its ttl; where making a connection takes longer, the next one goes on with it.

@@ -101,7 +101,11 @@ impl Session for Locks {
 
     fn try_lock<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Answer<Tried>> {
         Box::pin(async move {
-            let sets = self.wire.send("locking", self.texts.attempt(self.dialect, claim)).await?;
+            let text = self.texts.attempt(self.dialect, self.conn, claim);
+            let sets = match self.dialect {
+                Dialect::MariaDb => self.wire.send_one("locking", text).await?,
+                Dialect::MySql => self.wire.send("locking", text).await?, // draws its token with statements of their own
+            };
             self.tried(&sets, "locking")
         })
     }
@@ -122,7 +126,11 @@ impl Session for Locks {
     fn unlock<'a>(&'a self, claim: &'a Claim, held: Held) -> BoxFuture<'a, Answer<()>> {
         Box::pin(async move {
             let is_shown = held.shown || self.is_shown.load(Ordering::Relaxed);
-            let sets = self.wire.send("unlocking", self.texts.unlock(claim, is_shown)).await?;
+            let text = self.texts.unlock(self.conn, claim, is_shown);
+            let sets = match is_shown {
+                true => self.wire.send("unlocking", text).await?, // and hides it, which answers with no rows
+                false => self.wire.send_one("unlocking", text).await?,
+            };
             match sets.first().and_then(|rows| rows.first()).and_then(|row| number(row, 1)) {
                 Some(1) => Ok(()),
                 _ => Err(nonsense("unlocking")),
@@ -134,7 +142,7 @@ impl Session for Locks {
         Box::pin(async move {
             // Whoever was told to stop waiting and did not wait any more would stop with the next statement.
             let _ = self.wire.send("giving up a lock", "DO 0".to_owned()).await;
-            let sets = self.wire.send("giving up a lock", self.texts.give_up(claim)).await?;
+            let sets = self.wire.send("giving up a lock", self.texts.give_up(self.conn, claim)).await?;
             match last(&sets) {
                 Some(0) => Ok(()),
                 _ => Err(nonsense("giving up a lock")),
@@ -150,7 +158,9 @@ impl Session for Locks {
     }
 
     fn show<'a>(&'a self, holds: &'a [(Claim, Held)]) -> BoxFuture<'a, Answer<()>> {
-        Box::pin(async move { self.wire.send("showing what is held", self.texts.show(self.client, holds)).await.map(drop) })
+        Box::pin(async move {
+            self.wire.send("showing what is held", self.texts.show(self.conn, self.client, holds)).await.map(drop)
+        })
     }
 
     fn ping(&self) -> BoxFuture<'_, Answer<Vec<(ClaimId, Notice)>>> {

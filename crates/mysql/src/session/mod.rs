@@ -40,7 +40,5 @@ pub(crate) const WRITTEN: &[&str] = &["session", "token"];
 /// # Cancel safety
 /// Dropped before it completes, nothing is left but tables.
 pub(crate) async fn connect(settings: Settings, client: u64) -> Result<Arc<dyn Backend>> {
-    let server = server::MySqlServer::new(settings, client);
-    server.prepare().await?;
-    Ok(Arc::new(Sessions::new(server)))
+    Ok(Arc::new(Sessions::new(server::MySqlServer::connect(settings, client).await?)))
 }

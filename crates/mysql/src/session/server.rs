@@ -46,16 +46,24 @@ pub(super) struct MySqlServer {
 }
 
 impl MySqlServer {
-    pub(super) fn new(settings: Settings, client: u64) -> Self {
-        let texts = Arc::new(Texts::new(&settings.prefix));
+    /// Refuses what has no sessions worth the name, and sees to what tokens come from.
+    ///
+    /// # Cancel safety
+    /// Dropped before it completes, nothing is left but tables.
+    pub(super) async fn connect(settings: Settings, client: u64) -> Result<Self> {
         let desk = Tables::new(settings.clone(), client);
         let ears = Arc::new(Ears::default());
         desk.attach(Arc::clone(&ears) as Arc<dyn lease::Listener>);
-        MySqlServer { settings: Arc::new(settings), desk, client, texts, ears }
+        let doing = "looking where this is";
+        let sets = desk.asks.send(doing, |_| "SELECT DATABASE()".to_owned()).await?;
+        let database = sets.first().and_then(|rows| rows.first()).map(|row| text(row, 0)).ok_or_else(|| nonsense(doing))?;
+        let texts = Arc::new(Texts::new(&settings.prefix, database));
+        let server = MySqlServer { settings: Arc::new(settings), desk, client, texts, ears };
+        server.prepare().await?;
+        Ok(server)
     }
 
-    /// Refuses what has no sessions worth the name, and sees to what tokens come from.
-    pub(super) async fn prepare(&self) -> Result<()> {
+    async fn prepare(&self) -> Result<()> {
         let server = self.desk.asks.server().await?;
         if server.is_on("wsrep_on") {
             let what = "this server is a node of a Galera cluster, and its locks are that node's alone";

@@ -1,45 +1,59 @@
 //! The statements. A name's lock is that of the first 48 digits of a hash of database, prefix and name: locks are the whole
 //! server's, are told apart without regard to case by some, and their names are short. Whoever has it also has a mark that says
 //! as which kind: the same with the kind's number behind it.
+//!
+//! Names are hashed here and not by the server, which takes as long over that as over the locks: a pair took twice a raw one so.
+//! Only where rows are looked at does it hash, the same to the letter.
 
 use std::time::Duration;
 
+use sha2::{Digest, Sha256};
 use tenure_core::session::Held;
 use tenure_core::{Ask, Claim, ClaimId, LockName, Token};
 
 use crate::dialect::Dialect;
 use crate::schema::NOW;
-use crate::verbs::{hex, kind_number, micros};
+use crate::verbs::{hex, kind_number, micros, push_hex};
 
 /// For ever, as far as a server goes; whoever waits for longer asks again.
 const EVER: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
 pub(super) struct Texts {
     prefix: String,
+    /// What the server calls its `DATABASE()`.
+    database: String,
 }
 
 impl Texts {
-    pub(super) fn new(prefix: &str) -> Self {
-        Texts { prefix: prefix.to_owned() }
+    pub(super) fn new(prefix: &str, database: String) -> Self {
+        Texts { prefix: prefix.to_owned(), database }
     }
 
     fn key(&self, name: &LockName) -> String {
-        let name = hex(name.as_str().as_bytes()); // as digits, which are the same in every character set
-        format!("LEFT(SHA2(CONCAT(DATABASE(), '/{}/', {}), 256), 48)", self.prefix, name.trim_start_matches('x'))
+        let mut text = format!("{}/{}/", self.database, self.prefix);
+        push_hex(&mut text, name.as_str().as_bytes()); // as digits, which are the same in every character set
+        format!("'{}'", hash(&text, 48))
     }
 
     fn mark(&self, key: &str, kind: usize) -> String {
-        format!("CONCAT({key}, '.{kind}')")
+        format!("'{}.{kind}'", key.trim_matches('\''))
     }
 
     /// What a session has as often as it has holds that are not shown yet: whoever lists waits for them.
-    fn unshown(&self, conn: &str) -> String {
-        format!("CONCAT(LEFT(SHA2(CONCAT(DATABASE(), '/{}'), 256), 40), '.', {conn})", self.prefix)
+    fn unshown(&self) -> String {
+        hash(&format!("{}/{}", self.database, self.prefix), 40)
+    }
+
+    fn unshown_by(&self, conn: u64) -> String {
+        format!("'{}.{conn}'", self.unshown())
     }
 
     /// How many sessions have something that they do not show yet.
     pub(super) fn how_many_unshown(&self) -> String {
-        format!("SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE IS_USED_LOCK({}) IS NOT NULL", self.unshown("ID"))
+        let unshown = self.unshown();
+        format!(
+            "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE IS_USED_LOCK(CONCAT('{unshown}.', ID)) IS NOT NULL"
+        )
     }
 
     /// What a new session is told: `wait_timeout` is the server's limit for one that it does not hear of.
@@ -73,7 +87,7 @@ impl Texts {
     }
 
     /// Gives the token; 0 if it cannot be had; -1 minus the kind if it is in use as another one; null for an error.
-    pub(super) fn attempt(&self, dialect: Dialect, claim: &Claim) -> String {
+    pub(super) fn attempt(&self, dialect: Dialect, conn: u64, claim: &Claim) -> String {
         let (key, kind) = (self.key(&claim.name), kind_number(claim.kind));
         let others: String = [0, 1, 4]
             .into_iter()
@@ -85,7 +99,7 @@ impl Texts {
              WHEN 0 THEN CASE {others}ELSE 0 END END{}",
             self.token(dialect),
             self.mark(&key, kind),
-            self.unshown("CONNECTION_ID()"),
+            self.unshown_by(conn),
             self.drawn(dialect, &key),
         )
     }
@@ -123,12 +137,12 @@ impl Texts {
     }
 
     /// 1 if it was ours. What others saw of it goes after it, since whoever is next does not wait for that.
-    pub(super) fn unlock(&self, claim: &Claim, is_shown: bool) -> String {
+    pub(super) fn unlock(&self, conn: u64, claim: &Claim, is_shown: bool) -> String {
         let key = self.key(&claim.name);
         let mut text = format!("SELECT RELEASE_LOCK({}) + 0, RELEASE_LOCK({key})", self.mark(&key, kind_number(claim.kind)));
         match is_shown {
             true => text += &format!("; {}", self.hide(claim.id)),
-            false => text += &format!(", RELEASE_LOCK({})", self.unshown("CONNECTION_ID()")),
+            false => text += &format!(", RELEASE_LOCK({})", self.unshown_by(conn)),
         }
         text
     }
@@ -143,18 +157,18 @@ impl Texts {
     }
 
     /// Lets go of whatever there is; 1 if something is left all the same.
-    pub(super) fn give_up(&self, claim: &Claim) -> String {
+    pub(super) fn give_up(&self, conn: u64, claim: &Claim) -> String {
         let key = self.key(&claim.name);
         let mark = self.mark(&key, kind_number(claim.kind));
         format!(
             "{}; DO IF(ROW_COUNT() = 0 AND IS_USED_LOCK({key}) = CONNECTION_ID(), RELEASE_LOCK({}), 0); \
              DO RELEASE_LOCK({mark}), RELEASE_LOCK({key}); SELECT IFNULL(IS_USED_LOCK({key}) = CONNECTION_ID(), 0)",
             self.hide(claim.id),
-            self.unshown("CONNECTION_ID()"),
+            self.unshown_by(conn),
         )
     }
 
-    pub(super) fn show(&self, client: u64, holds: &[(Claim, Held)]) -> String {
+    pub(super) fn show(&self, conn: u64, client: u64, holds: &[(Claim, Held)]) -> String {
         let row = |(claim, held): &(Claim, Held)| {
             format!(
                 "(CONNECTION_ID(), {}, {}, {}, {client}, {}, {NOW} - {}, {}, {}, {}, {})",
@@ -175,7 +189,7 @@ impl Texts {
              ON DUPLICATE KEY UPDATE token = VALUES(token), since = VALUES(since); DO {}",
             self.prefix,
             rows.join(", "),
-            vec![format!("RELEASE_LOCK({})", self.unshown("CONNECTION_ID()")); rows.len()].join(", "),
+            vec![format!("RELEASE_LOCK({})", self.unshown_by(conn)); rows.len()].join(", "),
         )
     }
 
@@ -300,6 +314,14 @@ impl Texts {
     pub(super) fn begin_tokens_at(&self, now: i64) -> String {
         format!("CREATE OR REPLACE SEQUENCE {}token START WITH {now}", self.prefix)
     }
+}
+
+/// As many digits of its hash, as the server would give them.
+fn hash(text: &str, digits: usize) -> String {
+    let mut hash = String::with_capacity(64);
+    push_hex(&mut hash, &Sha256::digest(text.as_bytes()));
+    hash.truncate(digits);
+    hash
 }
 
 /// What session mode needs besides the tables of both: made once, by whoever may.

@@ -3,26 +3,35 @@
 //! It is never made anew: a session that is over is over, with everything it had. The protocol knows no request numbers, so
 //! requests queue, in the order of asking, and each reads its whole answer. Whoever asked may be gone by then: what was begun is
 //! then finished on the runtime that opened the session, so that nothing half-read is ever used again.
+//!
+//! Many tasks share a session, and a statement takes the server less time than its way there and back. So statements that wait
+//! side by side go together, as one text: whoever gets the connection sends for all of them, up to the first that must go alone.
+//! The server stops at the first error, so whatever stands behind that was not executed and goes with the next text.
 
+use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll};
 
 use mysql_async::Conn;
 use tenure_core::lease::{Failure, Fate};
 use tenure_core::{Error, ErrorKind};
 use tokio::runtime::Handle;
-use tokio::sync::{Mutex, watch};
+use tokio::sync::{Mutex, OwnedMutexGuard, oneshot, watch};
 
 use crate::config::Settings;
 use crate::error;
-use crate::link::{Rows, read_all};
+use crate::link::{Rows, read_some};
+
+/// More would make the first wait for the last.
+const TOGETHER: usize = 64;
 
 /// A connection that is one session.
 pub(super) struct Wire {
     settings: Arc<Settings>,
     conn: Arc<Mutex<Option<Conn>>>,
+    queue: Arc<Queue>,
     /// Whether it is over.
     over: watch::Sender<bool>,
     home: Handle,
@@ -32,7 +41,8 @@ impl Wire {
     /// On the runtime that shall keep it.
     pub(super) fn new(settings: &Arc<Settings>, conn: Conn) -> Self {
         let conn = Arc::new(Mutex::new(Some(conn)));
-        Wire { settings: Arc::clone(settings), conn, over: watch::Sender::new(false), home: Handle::current() }
+        let queue = Arc::default();
+        Wire { settings: Arc::clone(settings), conn, queue, over: watch::Sender::new(false), home: Handle::current() }
     }
 
     pub(super) fn is_open(&self) -> bool {
@@ -66,20 +76,51 @@ impl Wire {
     /// # Cancel safety
     /// Dropped while it queues, nothing is sent; later, the statements are executed and their answer is read.
     pub(super) async fn send(&self, doing: &str, text: String) -> Result<Rows, Failure> {
-        let mut conn = Arc::clone(&self.conn).lock_owned().await;
-        let (over, mut cut) = (self.over.clone(), self.over.subscribe());
-        let home = self.home.clone();
-        let asking = async move {
-            let open = conn.as_mut().filter(|_| !*over.borrow())?;
-            let answer = tokio::select! {
+        self.queue_and_wait(doing, Request::Alone(text)).await
+    }
+
+    /// The same for a single statement that answers with rows: it may go together with others.
+    ///
+    /// # Cancel safety
+    /// As of [`send`](Wire::send).
+    pub(super) async fn send_one(&self, doing: &str, text: String) -> Result<Rows, Failure> {
+        self.queue_and_wait(doing, Request::One(text)).await
+    }
+
+    async fn queue_and_wait(&self, doing: &str, request: Request) -> Result<Rows, Failure> {
+        let (mut queued, mut answer) = self.queue.push(request);
+        let answered = loop {
+            tokio::select! {
                 biased;
-                answer = read_all(open, &text) => Some(answer),
-                _ = cut.wait_for(|over| *over) => None,
+                answered = &mut answer => break answered.ok().flatten(),
+                conn = Arc::clone(&self.conn).lock_owned() => {
+                    let asking = Box::pin(self.send_the_next(conn));
+                    Finishing { asking: Some(asking), home: self.home.clone() }.await;
+                }
+            }
+        };
+        queued.is_answered = true;
+        match answered {
+            Some(answer) => answer.map_err(|failure| error::explain(failure, &self.settings, doing)),
+            None => Err(self.is_over(doing)),
+        }
+    }
+
+    /// Sends what is first in the queue, and what goes with it; answers all of them.
+    fn send_the_next(&self, mut conn: OwnedMutexGuard<Option<Conn>>) -> impl Future<Output = ()> + Send + use<> {
+        let (queue, over, mut cut) = (Arc::clone(&self.queue), self.over.clone(), self.over.subscribe());
+        let home = self.home.clone();
+        async move {
+            let (text, askers) = queue.take();
+            let Some(open) = conn.as_mut().filter(|_| !*over.borrow()) else { return }; // whoever asked hears that nobody answers
+            let (sets, failure) = tokio::select! {
+                biased;
+                read = read_some(open, &text) => read,
+                _ = cut.wait_for(|over| *over) => (Vec::new(), None),
             };
-            let goes_on = match &answer {
-                Some(Ok(_)) => true,
-                Some(Err(failure)) => error::code(failure).is_some_and(|code| !ENDS.contains(&code)),
-                None => false,
+            let goes_on = match &failure {
+                Some(failure) => error::code(failure).is_some_and(|code| !ENDS.contains(&code)),
+                None => !*over.borrow(),
             };
             if !goes_on {
                 let gone = conn.take();
@@ -87,12 +128,7 @@ impl Wire {
                 let _home = home.enter();
                 drop(gone);
             }
-            answer
-        };
-        let finishing = Finishing { asking: Some(Box::pin(asking)), home: self.home.clone() };
-        match finishing.await {
-            Some(answer) => answer.map_err(|failure| error::explain(failure, &self.settings, doing)),
-            None => Err(self.is_over(doing)),
+            answer(&queue, askers, sets, failure, goes_on);
         }
     }
 
@@ -107,6 +143,98 @@ impl Wire {
 impl Drop for Wire {
     fn drop(&mut self) {
         self.close();
+    }
+}
+
+/// What is sent.
+enum Request {
+    /// Any statements.
+    Alone(String),
+    /// One that answers with rows.
+    One(String),
+}
+
+/// Rows, or an error; nothing when it may have been executed and nobody will know.
+type Answer = Option<mysql_async::Result<Rows>>;
+
+struct Asker {
+    number: u64,
+    request: Request,
+    answer: oneshot::Sender<Answer>,
+}
+
+/// Who asks, in order.
+#[derive(Default)]
+struct Queue(std::sync::Mutex<(u64, VecDeque<Asker>)>);
+
+impl Queue {
+    fn lock(&self) -> std::sync::MutexGuard<'_, (u64, VecDeque<Asker>)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn push(self: &Arc<Self>, request: Request) -> (Queued, oneshot::Receiver<Answer>) {
+        let (answer, answered) = oneshot::channel();
+        let mut queue = self.lock();
+        queue.0 += 1;
+        let number = queue.0;
+        queue.1.push_back(Asker { number, request, answer });
+        (Queued { queue: Arc::clone(self), number, is_answered: false }, answered)
+    }
+
+    /// The first, and those behind it that go with it; as one text.
+    fn take(&self) -> (String, Vec<Asker>) {
+        let queue = &mut self.lock().1;
+        let together = queue.iter().take(TOGETHER).take_while(|asker| matches!(asker.request, Request::One(_))).count();
+        let askers: Vec<Asker> = queue.drain(..together.max(1).min(queue.len())).collect();
+        let texts: Vec<&str> = askers
+            .iter()
+            .map(|asker| match &asker.request {
+                Request::Alone(text) | Request::One(text) => text.as_str(),
+            })
+            .collect();
+        (texts.join("; "), askers)
+    }
+}
+
+/// A place in the queue, which is given up with it.
+struct Queued {
+    queue: Arc<Queue>,
+    number: u64,
+    is_answered: bool,
+}
+
+impl Drop for Queued {
+    fn drop(&mut self) {
+        if !self.is_answered {
+            self.queue.lock().1.retain(|asker| asker.number != self.number);
+        }
+    }
+}
+
+/// Tells those who went together what came of it.
+fn answer(queue: &Queue, askers: Vec<Asker>, sets: Rows, failure: Option<mysql_async::Error>, goes_on: bool) {
+    let (mut sets, mut failure) = (sets.into_iter(), failure);
+    let mut not_executed = Vec::new();
+    for asker in askers {
+        let answer = match (&asker.request, sets.len(), failure.take()) {
+            (Request::Alone(_), _, Some(failure)) => Some(Err(failure)),
+            (Request::Alone(_), _, None) => goes_on.then(|| Ok(sets.by_ref().collect())),
+            (Request::One(_), 1.., later) => {
+                failure = later;
+                Some(Ok(sets.by_ref().take(1).collect()))
+            }
+            (Request::One(_), 0, Some(failure)) => Some(Err(failure)),
+            (Request::One(_), 0, None) if goes_on => {
+                not_executed.push(asker);
+                continue;
+            }
+            (Request::One(_), 0, None) => None,
+        };
+        let _ = asker.answer.send(answer); // it may have gone
+    }
+    let mut queue = queue.lock();
+    for asker in not_executed.into_iter().rev() {
+        queue.1.push_front(asker);
     }
 }
 
@@ -139,3 +267,6 @@ impl<T: Send + 'static> Drop for Finishing<T> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

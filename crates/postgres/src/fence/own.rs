@@ -52,10 +52,7 @@ async fn prepare(link: &Link, settings: &Settings, layout: &Layout) -> Result<()
     if rows.first().and_then(|row| row.try_get(0).ok()) == Some(true) {
         return Ok(());
     }
-    // One message, so one transaction. Two who do so at once come one after the other, also with whoever makes all tables.
-    let lock = "SET LOCAL client_min_messages = warning;\n\
-                SELECT pg_advisory_xact_lock(hashtextextended('tenure {SCHEMA}.{PREFIX}', 1));\n";
-    let made = live.batch(&(layout.fill(lock) + &layout.fence_ddl()), "making the fence's table").await;
+    let made = live.batch(&layout.one_at_a_time(&layout.fence_ddl()), "making the fence's table").await;
     made.map_err(|failure| absent(failure, settings, layout))
 }
 

@@ -1,23 +1,10 @@
 //! What giving up must not throw away.
 
-use tenure_testkit::in_time;
 use tenure_testkit::proxy::{Fault, Proxy, Toward, Which};
 use tenure_testkit::servers::postgres::Postgres;
+use tenure_testkit::{AtHome, in_time};
 
 use super::*;
-
-/// Somebody with a runtime that is always running.
-struct AtHome(Handle);
-
-impl Listener for AtHome {
-    fn told(&self, _: tenure_core::lease::Message) {}
-    fn listening(&self) {}
-    fn silenced(&self) {}
-    fn connected(&self, _: &str, _: Instant, _: u64) {}
-    fn home(&self) -> Option<Handle> {
-        Some(self.0.clone())
-    }
-}
 
 /// A renewal is given up after a sixth of its ttl; where making a connection takes longer, the next one goes on with it.
 #[tokio::test]

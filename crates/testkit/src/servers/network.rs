@@ -208,3 +208,26 @@ fn ip(options: &[&str], lines: &str) -> Result<(), String> {
     let output = child.wait_with_output().map_err(|error| format!("ip: {error}"))?;
     if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_leaves_nothing_and_removes_what_a_dead_process_has_left() {
+        let network = match Network::make(2) {
+            Ok(network) => network,
+            // Then clusters are on 127.0.0.1, and whoever wants to cut one is told why he cannot.
+            Err(why) => return assert!(!why.is_empty()),
+        };
+        let there = |number: u16| spaces().iter().filter(|(of, _)| *of == number).count();
+        let number = network.number;
+        assert_eq!(there(number), 3, "the hub and two members");
+        drop(network);
+        assert_eq!(there(number), 0);
+        // As if its process had been killed: the namespace is there, and nobody has the number.
+        ip(&[], &format!("netns add {}0\n", prefix(number))).unwrap();
+        let other = Network::make(1).unwrap();
+        assert_eq!((there(number), there(other.number)), (if other.number == number { 2 } else { 0 }, 2));
+    }
+}

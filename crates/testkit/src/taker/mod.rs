@@ -207,17 +207,16 @@ impl Taker {
 
     /// SIGSTOP: stands still, keeper and all.
     pub fn stop(&self) {
-        self.signal(Signal::STOP);
+        crate::stop_between_writes(self.process());
     }
 
     /// SIGCONT: goes on.
     pub fn resume(&self) {
-        self.signal(Signal::CONT);
+        kill_process(self.process(), Signal::CONT).expect("it is ours and lives");
     }
 
-    fn signal(&self, signal: Signal) {
-        let pid = Pid::from_raw(self.child.id() as i32).expect("a child has a process id");
-        kill_process(pid, signal).expect("it is ours and lives");
+    fn process(&self) -> Pid {
+        Pid::from_raw(self.child.id() as i32).expect("a child has a process id")
     }
 }
 

@@ -146,7 +146,12 @@ impl Etcd {
     /// All that it counts, as Prometheus reads it; panics if it does not answer.
     #[track_caller]
     pub fn metrics(&self) -> String {
-        self.try_metrics().unwrap_or_else(|| panic!("{} does not say how it is:\n{}", self.address(), self.log()))
+        let mut metrics = None;
+        crate::servers::wait_until(|| {
+            metrics = self.try_metrics(); // a busy machine may need more than one try
+            metrics.is_some()
+        });
+        metrics.unwrap_or_else(|| panic!("{} does not say how it is:\n{}", self.address(), self.log()))
     }
 
     /// The sum of a counter over all its labels: `etcd.count("etcd_mvcc_put_total")`. Part of the labels can be asked

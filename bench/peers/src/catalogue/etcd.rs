@@ -1,0 +1,107 @@
+//! Who takes part on etcd.
+
+use super::{Entry, NOTHING, Program, Side, WAITING};
+use crate::lines::Line;
+
+pub(super) const CONTENDERS: &[Entry] = &[
+    Entry {
+        key: "raw-put",
+        side: Side::Raw,
+        program: Program::Rust,
+        what: "a put and a delete of one key; etcd-client 0.21.1",
+        waits: "not at all",
+        leaves_out: "everything: it locks nothing",
+        lines: &[Line::Solo, Line::Many],
+        cannot: "it locks nothing",
+        polls_ms: None,
+        sends: &[],
+        base,
+    },
+    Entry {
+        key: "raw-watch",
+        side: Side::Raw,
+        program: Program::Rust,
+        what: "a put of a key that the other process watches; etcd-client 0.21.1",
+        waits: "by a watch that was there before",
+        leaves_out: "everything: it locks nothing",
+        lines: &[Line::Handover],
+        cannot: "it is a message to one other process",
+        polls_ms: None,
+        sends: &[],
+        base,
+    },
+    Entry {
+        key: "tenure",
+        side: Side::Tenure,
+        program: Program::Rust,
+        what: "tenure, mutex",
+        waits: "by a watch on the one in front",
+        leaves_out: NOTHING,
+        lines: WAITING,
+        cannot: "",
+        polls_ms: None,
+        sends: &[],
+        base,
+    },
+    Entry {
+        key: "tenure-fair",
+        side: Side::Tenure,
+        program: Program::Rust,
+        what: "tenure, fair_mutex",
+        waits: "by a watch on the one in front",
+        leaves_out: NOTHING,
+        lines: WAITING,
+        cannot: "",
+        polls_ms: None,
+        sends: &[],
+        base,
+    },
+    Entry {
+        key: "go-mutex",
+        side: Side::Peer,
+        program: Program::Go("etcd-mutex"),
+        what: "etcd's own Go client 3.4, concurrency.Mutex, a session a task, goroutines",
+        waits: "by a watch on the one before, from its revision on",
+        leaves_out: "loss signal (its session has one), a check that the lock is held; it renews and has a revision",
+        lines: WAITING,
+        cannot: "",
+        polls_ms: None,
+        sends: &[],
+        base,
+    },
+    Entry {
+        key: "etcd-client",
+        side: Side::Peer,
+        program: Program::Rust,
+        what: "Rust crate etcd-client 0.21.1, lock and unlock (the server's Lock RPC), a lease a task",
+        waits: "in the server, which watches for it",
+        leaves_out: "renewal, loss signal, fencing token",
+        lines: WAITING,
+        cannot: "",
+        polls_ms: None,
+        sends: &[],
+        base,
+    },
+    Entry {
+        key: "etcdctl",
+        side: Side::Peer,
+        program: Program::Rust,
+        what: "the command `etcdctl lock` 3.4, a process for each hold",
+        waits: "by a watch on the one before, from its revision on",
+        leaves_out: "loss signal, fencing token",
+        lines: &[Line::Solo, Line::Handover, Line::Contended],
+        cannot: "64 or 200 processes at once would measure the machine",
+        polls_ms: None,
+        sends: &[],
+        base,
+    },
+];
+
+fn base(line: Line) -> &'static str {
+    match line {
+        Line::Solo | Line::Many => "raw-put",
+        Line::Handover => "raw-watch",
+        // Nothing in the server is a queue without being a lock.
+        Line::Contended | Line::Crowd => "go-mutex",
+    }
+}

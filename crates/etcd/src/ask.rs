@@ -1,0 +1,433 @@
+//! Asking: one transaction that puts a claim's key and reads what its entry depends on.
+//!
+//! Who can interleave: between the put and the reads nobody, as they are one transaction; so whoever is first in it holds, and whoever
+//! is not knows whom to watch. Sent twice, the second copy finds the key and only reads. A copy that arrives after the claim was
+//! ended finds the mark that its end has left. Another kind of the same name, or another number of permits, is a condition of the
+//! same step.
+
+use std::sync::Arc;
+
+use tenure_core::{Claim, Error, ErrorKind, Grant, Instant, Kind, Mode, Result, Token, Wait, margin};
+
+use crate::codec::Value;
+use crate::config::Layout;
+use crate::ear::Told;
+use crate::error::{Failure, Next};
+use crate::inner::Inner;
+use crate::leases::{OnLease, seconds, waiting_seconds};
+use crate::line::{Front, Seen, first_read, first_seen, reads, seen};
+use crate::link::Answer;
+use crate::proto::*;
+use crate::schema::Place;
+use crate::table::{Entry, Stage};
+
+/// What came of asking.
+pub(crate) enum Asked {
+    Granted(Grant),
+    Queued(Front),
+    Busy,
+}
+
+/// An ask that was answered.
+struct Answered {
+    revision: i64,
+    succeeded: bool,
+    reads: Vec<RangeResponse>,
+}
+
+impl Inner {
+    /// Grants, or waits in line.
+    ///
+    /// # Cancel safety
+    /// Dropped, the claim may be in the store: end it by its id.
+    pub(crate) async fn acquire(self: &Arc<Self>, claim: &Claim, wait: Wait) -> Result<Option<Grant>> {
+        tokio::task::coop::consume_budget().await; // a task that locks in a loop must let others run
+        self.start();
+        let deadline = wait.deadline(Instant::now());
+        {
+            let mut table = self.table();
+            table.claims.entry(claim.id).or_insert_with(|| Entry::new(claim)).ending = false;
+        }
+        loop {
+            let asked = match wait {
+                Wait::No => self.try_once(claim).await?,
+                _ => self.ask_once(claim).await?,
+            };
+            let front = match asked {
+                Asked::Granted(grant) => return Ok(Some(grant)),
+                Asked::Busy => {
+                    let doubtful = self.table().claims.get(&claim.id).is_some_and(|entry| entry.doubtful);
+                    if doubtful {
+                        self.end(claim, std::time::Duration::ZERO).await?; // another copy of the ask may still arrive
+                    } else {
+                        self.forget(claim.id);
+                    }
+                    return Ok(None);
+                }
+                Asked::Queued(front) => front,
+            };
+            match self.wait_in_line(claim, front, deadline).await? {
+                Waited::Granted(grant) => return Ok(Some(grant)),
+                Waited::Over => {
+                    self.end(claim, std::time::Duration::ZERO).await?; // nobody has used it: it owes nobody a minimum hold
+                    return Ok(None);
+                }
+                Waited::Gone => {} // its place is lost: ask anew
+            }
+        }
+    }
+
+    /// Asks for a place in line, or more.
+    async fn ask_once(self: &Arc<Self>, claim: &Claim) -> Result<Asked> {
+        for _ in 0..4 {
+            let place = self.schema.place(&claim.name, claim.kind, claim.mode);
+            let (on, stale) = self.lease(claim).await?;
+            let key = self.enter(claim, &on);
+            let compare = self.conditions(claim, &key, place.others().map(|range| empty(&range)));
+            let success = vec![self.put(claim, &key, &on), read(first_read(&place, claim.mode))];
+            // Nothing is read for the case that it fails, which is rare: it would be in everybody's log.
+            let txn = TxnRequest { compare, success, failure: Vec::new() };
+            let Some(answer) = self.send(claim, &on, stale, txn).await? else { continue };
+            if !answer.succeeded {
+                let why = TxnRequest { success: self.reasons(claim, &key, &place), ..Default::default() };
+                let answer = self.txn("asking for a lock", why).await?.value;
+                match self.refused(claim, &key, &on, &answer.ranges().collect::<Vec<_>>())? {
+                    Some(_) => return self.look_again(claim, &place).await,
+                    None => {
+                        self.take_out(&key).await?;
+                        continue;
+                    }
+                }
+            }
+            self.joined(claim, answer.revision);
+            let Some(line) = answer.reads.first() else { return Err(unsettled(claim)) };
+            match first_seen(&self.schema, &place, claim.mode, &key, line) {
+                Seen::Enter => {
+                    if let Some(grant) = self.granted(claim, answer.revision) {
+                        return Ok(Asked::Granted(grant));
+                    }
+                }
+                Seen::Behind(front) => return Ok(Asked::Queued(front)),
+                Seen::Gone => {}
+            }
+        }
+        Err(unsettled(claim))
+    }
+
+    /// Asks without a place in line: what does not get in leaves nothing.
+    async fn try_once(self: &Arc<Self>, claim: &Claim) -> Result<Asked> {
+        let place = self.schema.place(&claim.name, claim.kind, claim.mode);
+        let mut seen_at = None;
+        for _ in 0..8 {
+            let (on, stale) = self.lease(claim).await?;
+            let key = self.enter(claim, &on);
+            let free = match (claim.mode, seen_at) {
+                (Mode::Shared, None) => place.others().chain([place.writers.clone()]).map(|range| empty(&range)).collect(),
+                (_, None) => vec![empty(&place.name)],
+                // Nobody came since it was seen that there is room; if somebody left, there is more.
+                (_, Some(revision)) => {
+                    let others = place.others().map(|range| empty(&range));
+                    others.chain([nothing_since(&place.kind, revision)]).collect::<Vec<_>>()
+                }
+            };
+            let compare = self.conditions(claim, &key, free);
+            let mut failure = self.reasons(claim, &key, &place);
+            failure.extend(reads(&place, claim.kind, claim.mode, 0).into_iter().map(read));
+            let txn = TxnRequest { compare, success: vec![self.put(claim, &key, &on)], failure };
+            let Some(answer) = self.send(claim, &on, stale, txn).await? else { continue };
+            if answer.succeeded {
+                self.joined(claim, answer.revision);
+                match self.granted(claim, answer.revision) {
+                    Some(grant) => return Ok(Asked::Granted(grant)),
+                    None => continue,
+                }
+            }
+            match self.refused(claim, &key, &on, &answer.reads)? {
+                Some(true) => {
+                    return match self.look_again(claim, &place).await? {
+                        Asked::Queued(_) => {
+                            self.end(claim, std::time::Duration::ZERO).await?;
+                            Ok(Asked::Busy)
+                        }
+                        asked => Ok(asked),
+                    };
+                }
+                None => self.take_out(&key).await?,
+                _ if !has_room(self, claim, &place, &key, &answer.reads[3..]) => return Ok(Asked::Busy),
+                _ => seen_at = Some(answer.revision),
+            }
+        }
+        Ok(Asked::Busy)
+    }
+
+    /// Notes on which lease a claim is going to be, and under which key.
+    fn enter(&self, claim: &Claim, on: &OnLease) -> Vec<u8> {
+        let key = self.schema.key(claim, on.lease().id);
+        let mut table = self.table();
+        table.claims.entry(claim.id).or_insert_with(|| Entry::new(claim)).on = Some(on.clone());
+        table.name(claim.id, &key);
+        key
+    }
+
+    fn conditions(&self, claim: &Claim, key: &[u8], free: impl IntoIterator<Item = Compare>) -> Vec<Compare> {
+        let mut compare = vec![absent(key), absent(&self.schema.ended(claim.id))];
+        compare.extend(free);
+        compare
+    }
+
+    fn put(&self, claim: &Claim, key: &[u8], on: &OnLease) -> RequestOp {
+        put(key, Value::of(claim).encode(), on.lease().id)
+    }
+
+    /// What must be read to know why an ask was refused.
+    fn reasons(&self, claim: &Claim, key: &[u8], place: &Place) -> Vec<RequestOp> {
+        vec![
+            read(RangeRequest::one(key)),
+            read(RangeRequest::one(&self.schema.ended(claim.id)).keys()),
+            read(RangeRequest::of(&place.name).oldest(3).keys()),
+        ]
+    }
+
+    /// Sends an ask, and a keepalive beside it where the lease was not heard of for a while. `None`: the lease was gone, ask again.
+    async fn send(&self, claim: &Claim, on: &OnLease, stale: bool, txn: TxnRequest) -> Result<Option<Answered>> {
+        let asking = self.txn("asking for a lock", txn);
+        let answer = if stale {
+            let (answer, kept) = tokio::join!(asking, self.keep_alive(on.lease(), &self.asks));
+            if let (Ok(_), Ok(false)) = (&answer, kept) {
+                return Ok(None); // its lease is over: another one
+            }
+            answer
+        } else {
+            asking.await
+        };
+        match answer {
+            Ok(Answer { value, clean, .. }) => {
+                if clean && let Some(entry) = self.table().claims.get_mut(&claim.id) {
+                    entry.doubtful = false;
+                }
+                let (revision, succeeded) = (value.revision(), value.succeeded);
+                Ok(Some(Answered { revision, succeeded, reads: value.ranges().collect() }))
+            }
+            Err(failure) if failure.next == Next::NoLease => {
+                self.lease_is_gone(on.lease());
+                Ok(None)
+            }
+            Err(failure) => Err(failure.error),
+        }
+    }
+
+    pub(crate) async fn txn(&self, doing: &str, txn: TxnRequest) -> std::result::Result<Answer<TxnResponse>, Failure> {
+        self.asks
+            .call(doing, |wire| {
+                let txn = txn.clone();
+                async move { wire.txn(txn).await }
+            })
+            .await
+    }
+
+    /// Why a transaction put nothing: `Some(true)`, the claim is there from before; `None`, on a lease that is not ours now, and it
+    /// was taken out; `Some(false)`, there is no room.
+    fn refused(&self, claim: &Claim, key: &[u8], on: &OnLease, reads: &[RangeResponse]) -> Result<Option<bool>> {
+        let [own, ended, others, ..] = reads else { return Err(unsettled(claim)) };
+        if let Some(kv) = own.kvs.first().filter(|kv| kv.key == key) {
+            if let Some(entry) = self.table().claims.get_mut(&claim.id) {
+                entry.revision = kv.create_revision;
+            }
+            return Ok((kv.lease == on.lease().id).then_some(true));
+        }
+        if !ended.kvs.is_empty() {
+            let what = "this claim was ended before its request arrived";
+            return Err(Error::new(ErrorKind::Unavailable, what).with_hint("Ask again: that is another claim"));
+        }
+        for kv in &others.kvs {
+            let Some(parsed) = self.schema.parse(&kv.key) else { continue };
+            let of = |mode| if let Mode::Permits { of, .. } = mode { Some(of) } else { None };
+            if parsed.kind != claim.kind {
+                let what = format!("it is in use as {} and was now asked for as {}", parsed.kind, claim.kind);
+                return Err(mismatch(claim, what, KINDS));
+            }
+            if let (Some(ours), Some(theirs)) = (of(parsed.mode), of(claim.mode))
+                && ours != theirs
+            {
+                let what = format!("the semaphore is in use with {ours} permits, and was now asked for with {theirs}");
+                return Err(mismatch(claim, what, NUMBERS));
+            }
+        }
+        Ok(Some(false))
+    }
+
+    /// An earlier copy of the ask put the key on a lease that is over by now: it would vanish under whoever relies on it.
+    async fn take_out(&self, key: &[u8]) -> Result<()> {
+        let request = DeleteRangeRequest { key: key.to_vec(), range_end: Vec::new() };
+        let deleted = self.asks.call("asking for a lock", |wire| {
+            let request = request.clone();
+            async move { wire.delete(request).await }
+        });
+        Ok(deleted.await.map(drop)?)
+    }
+
+    /// A claim that is in line already: how it stands.
+    async fn look_again(self: &Arc<Self>, claim: &Claim, place: &Place) -> Result<Asked> {
+        let revision = self.table().claims.get(&claim.id).map_or(0, |entry| entry.revision);
+        self.joined(claim, revision);
+        let (looked, revision) = self.look(claim, place, false).await?;
+        match looked {
+            Seen::Enter => match self.granted(claim, revision) {
+                Some(grant) => Ok(Asked::Granted(grant)),
+                None => Err(unsettled(claim)),
+            },
+            Seen::Behind(front) => Ok(Asked::Queued(front)),
+            Seen::Gone => Err(unsettled(claim)),
+        }
+    }
+
+    /// Looks how a claim stands that is in line, and gives the revision that is its token if it is in.
+    ///
+    /// One that waits for longer than a moment is moved to the short lease of those who wait. An rw lock's claim is written anew with every look, on
+    /// the lease of its ttl: somebody may have become the writer since it joined, with a higher token than its place in line has.
+    pub(crate) async fn look(
+        &self,
+        claim: &Claim,
+        place: &Place,
+        move_on: bool,
+    ) -> std::result::Result<(Seen, i64), Failure> {
+        let is_rw = claim.kind == Kind::RwLock;
+        let is_moved = self.table().claims.get(&claim.id).is_some_and(|entry| entry.trusted() < claim.ttl);
+        let moves = (move_on || is_moved) && waiting_seconds(claim) < seconds(claim);
+        let seconds = if is_rw || !moves { seconds(claim) } else { waiting_seconds(claim) };
+        let (looked, token) = self.look_from(claim, place, seconds, is_rw).await?;
+        if is_rw && moves && matches!(looked, Seen::Behind(_)) {
+            return self.look_from(claim, place, waiting_seconds(claim), is_rw).await; // it waits on: on the short lease
+        }
+        Ok((looked, token))
+    }
+
+    async fn look_from(
+        &self,
+        claim: &Claim,
+        place: &Place,
+        seconds: u64,
+        write: bool,
+    ) -> std::result::Result<(Seen, i64), Failure> {
+        let (key, revision, on) = {
+            let table = self.table();
+            let Some(entry) = table.claims.get(&claim.id) else { return Ok((Seen::Gone, 0)) };
+            (entry.key.clone(), entry.revision, entry.on.clone())
+        };
+        let moves = self.schema.layout == Layout::Tenure && on.is_none_or(|on| on.lease().seconds != seconds);
+        let to = if moves { Some(self.lease_of(seconds, claim.handover_ttl).await?.0) } else { None };
+        let mut success = Vec::new();
+        match &to {
+            Some(to) if write => success.push(put(&key, Value::of(claim).encode(), to.lease().id)),
+            Some(to) => success.push(moved(&key, to.lease().id)),
+            None if write => success.push(rewrite(&key, Value::of(claim).encode())),
+            None => {}
+        }
+        success.extend(reads(place, claim.kind, claim.mode, revision).into_iter().map(read));
+        let txn = TxnRequest { compare: vec![created_at(&key, revision)], success, failure: Vec::new() };
+        let answer = match self.txn("looking at the line", txn).await {
+            Ok(answer) => answer.value,
+            Err(failure) if failure.next == Next::NoLease => {
+                if let Some(to) = &to {
+                    self.lease_is_gone(to.lease());
+                }
+                return Ok((Seen::Gone, 0));
+            }
+            Err(failure) => return Err(failure),
+        };
+        if !answer.succeeded {
+            return Ok((Seen::Gone, 0));
+        }
+        if let Some(to) = to {
+            let keep_by = to.lease().base() + claim.handover_ttl / 3;
+            if let Some(entry) = self.table().claims.get_mut(&claim.id) {
+                entry.on = Some(to);
+            }
+            self.beat_by(keep_by);
+        }
+        let token = if claim.kind == Kind::RwLock { answer.revision() } else { revision };
+        Ok((seen(&self.schema, place, claim.mode, &key, &answer.reads()), token))
+    }
+
+    /// A claim is in line.
+    fn joined(self: &Arc<Self>, claim: &Claim, revision: i64) {
+        let mut table = self.table();
+        let Some(entry) = table.claims.get_mut(&claim.id) else { return };
+        (entry.revision, entry.stage) = (revision, Stage::Waiting);
+        let key = entry.key.clone();
+        let keep_by = entry.on.as_ref().map(|on| on.lease().base() + entry.trusted() / 3);
+        drop(table);
+        self.ear.own(&key, claim.id, revision);
+        if let Some(keep_by) = keep_by {
+            self.beat_by(keep_by);
+        }
+    }
+
+    /// A claim is in: its window, as its lease has it. `None` if that is over, and then it is as if it had never been asked for.
+    pub(crate) fn granted(&self, claim: &Claim, token: i64) -> Option<Grant> {
+        let mut table = self.table();
+        let entry = table.claims.get_mut(&claim.id)?;
+        let lease = entry.on.as_ref().map(|on| Arc::clone(on.lease()))?;
+        let now = Instant::now();
+        let trusted = entry.trusted();
+        let until = lease.base() + (trusted - margin(trusted));
+        if lease.is_dead() || until <= now {
+            return None;
+        }
+        (entry.stage, entry.token) = (Stage::Held { since: now }, token);
+        entry.expires = lease.base() + trusted + claim.lock_delay;
+        let expires = entry.expires;
+        drop(table);
+        self.beat_by(expires);
+        Some(Grant { token: Token::new(token as u64), until })
+    }
+}
+
+/// Whether there may be room, by what a refused try has read.
+fn has_room(inner: &Inner, claim: &Claim, place: &Place, key: &[u8], line: &[RangeResponse]) -> bool {
+    let line: Vec<_> = line.iter().map(|range| range.kvs.clone()).collect();
+    match (claim.mode, &line[..]) {
+        (Mode::Exclusive, _) => false,
+        (Mode::Shared, line) => seen(&inner.schema, place, claim.mode, key, line) == Seen::Enter,
+        (Mode::Permits { .. }, [line]) => {
+            let mut with_me = line.clone();
+            with_me.push(KeyValue { key: key.to_vec(), create_revision: i64::MAX, ..Default::default() });
+            seen(&inner.schema, place, claim.mode, key, &[with_me]) == Seen::Enter
+        }
+        _ => false,
+    }
+}
+
+fn mismatch(claim: &Claim, what: String, hint: &str) -> Error {
+    Error::new(ErrorKind::Mismatch, what).with_name(&claim.name).with_hint(hint)
+}
+
+fn unsettled(claim: &Claim) -> Error {
+    Error::new(ErrorKind::Unavailable, "the claim's lease ended again and again while it was asked for")
+        .with_name(&claim.name)
+        .with_hint("Ask again; is the ttl shorter than what the cluster takes to answer?")
+}
+
+const KINDS: &str = "All kinds share one space of names: use the same kind everywhere, or another name";
+const NUMBERS: &str = "Use the same number everywhere; it can change once nobody holds or waits";
+
+/// What became of waiting.
+pub(crate) enum Waited {
+    Granted(Grant),
+    /// Its time is over.
+    Over,
+    /// Its key is gone.
+    Gone,
+}
+
+/// Whether what was told may mean that the claim gets in.
+pub(crate) fn matters(claim: &Claim, front: &Front, told: &Told) -> bool {
+    match told {
+        Told::Live | Told::Gone | Told::Over => true,
+        // A reader's writer became a reader.
+        Told::Put(kv) if claim.mode == Mode::Shared => Value::decode(&kv.value).shared,
+        // The waiter in front was let in: now it is the first who waits. To the first, who watches all, a newcomer is nothing.
+        Told::Put(_) => front.to.is_empty() && matches!(claim.mode, Mode::Permits { .. }),
+        Told::Refused(_) => false,
+    }
+}

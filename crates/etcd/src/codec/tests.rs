@@ -1,0 +1,38 @@
+use super::*;
+
+#[test]
+fn a_value_comes_back() {
+    let plain = Value {
+        note: Note::new("10.0.0.7:8080 é").unwrap(),
+        claim: Fingerprint(0x0123_4567),
+        origin: Origin { host: "host name".into(), pid: 12 },
+        ttl: Duration::from_millis(30_001),
+        lock_delay: Duration::from_millis(7),
+        since: 1_700_000_000_000_000,
+        shared: false,
+        token: None,
+        closing: false,
+        asked: None,
+    };
+    let by = Origin { host: "other".into(), pid: 3 };
+    let full = Value {
+        shared: true,
+        token: Some(77),
+        closing: true,
+        asked: Some(Ask { reason: Note::new("deploy  now").unwrap(), by }),
+        ..plain.clone()
+    };
+    for value in [plain, full] {
+        assert_eq!(Value::decode(&value.encode()), value);
+        assert!(value.encode().starts_with("10.0.0.7:8080 é\n".as_bytes()), "the note comes first");
+    }
+}
+
+#[test]
+fn anything_can_be_read() {
+    for odd in [&b""[..], b"\xff\xfe", b"note\nclaim\nby\nttl x\nmode\ntoken -\nwhy no\nnew word 7", b"\x07bell"] {
+        let value = Value::decode(odd);
+        assert!(value.token.is_none() && value.asked.is_none() && !value.closing);
+    }
+    assert_eq!(Value::decode(b"just a note").note.as_str(), "just a note");
+}

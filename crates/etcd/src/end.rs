@@ -1,0 +1,186 @@
+//! Ending a claim: whatever its id left behind, by its own key, which is nobody else's.
+//!
+//! Who can interleave: a copy of the claim's ask may arrive after its end. Where one may be on its way the end leaves a mark in
+//! the same transaction, for longer than that can take. A minimum hold leaves the key where it is, on a lease of its own that ends
+//! when the name opens; this client opens it to the millisecond, and the lease does where the client is gone.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure_core::{Claim, ClaimId, Instant, Result};
+
+use crate::codec::Value;
+use crate::config::Layout;
+use crate::error::{Failure, Next};
+use crate::inner::Inner;
+use crate::leases::{OnLease, whole_seconds};
+use crate::proto::*;
+use crate::table::Stage;
+
+/// What an end must know of its claim.
+struct Ending {
+    key: Vec<u8>,
+    revision: i64,
+    doubtful: bool,
+    beside: bool,
+    /// For how much longer the name must stay closed.
+    closed_for: Duration,
+    on: Option<OnLease>,
+}
+
+impl Inner {
+    /// Ends whatever a claim left behind.
+    ///
+    /// # Cancel safety
+    /// Dropped, it may have been ended or not: end it again.
+    pub(crate) async fn end(self: &Arc<Self>, claim: &Claim, min_hold: Duration) -> Result<()> {
+        let Some(ending) = self.begin_ending(claim.id, min_hold) else { return Ok(()) };
+        if !ending.closed_for.is_zero() {
+            return self.close_name(claim, &ending).await;
+        }
+        let ended = self.end_now(claim, &ending).await;
+        match ended {
+            Ok(()) => {
+                self.forget(claim.id);
+                if ending.beside {
+                    self.ear.gone_here(&self.schema.beside(claim), false);
+                }
+                Ok(())
+            }
+            Err(failure) => {
+                if let Some(entry) = self.table().claims.get_mut(&claim.id) {
+                    entry.ending = false;
+                }
+                Err(failure.error)
+            }
+        }
+    }
+
+    /// Ends a claim whose time is over.
+    pub(crate) async fn end_by_id(self: &Arc<Self>, id: ClaimId) -> Result<()> {
+        let claim = self.table().claims.get(&id).map(|entry| entry.claim.clone());
+        match claim {
+            Some(claim) => self.end(&claim, Duration::ZERO).await,
+            None => Ok(()),
+        }
+    }
+
+    /// `None` if there is nothing to be ended.
+    fn begin_ending(&self, id: ClaimId, min_hold: Duration) -> Option<Ending> {
+        let now = Instant::now();
+        let mut table = self.table();
+        let entry = table.claims.get_mut(&id)?;
+        let closed_for = match entry.stage {
+            Stage::Held { since } if entry.expires > now => (since + min_hold).since(now),
+            Stage::Closing if entry.expires > now => return None,
+            _ => Duration::ZERO,
+        };
+        entry.ending = closed_for.is_zero();
+        if entry.key.is_empty() {
+            drop(table);
+            self.forget(id); // nothing was ever sent
+            return None;
+        }
+        Some(Ending {
+            key: entry.key.clone(),
+            revision: entry.revision,
+            doubtful: entry.doubtful,
+            beside: entry.beside,
+            closed_for,
+            on: entry.on.clone(),
+        })
+    }
+
+    async fn end_now(&self, claim: &Claim, ending: &Ending) -> std::result::Result<(), Failure> {
+        if self.schema.layout == Layout::Concurrency
+            && let Some(on) = &ending.on
+        {
+            return self.revoke(on.lease().id).await; // the key goes with it, and no copy of the ask can bring it back
+        }
+        let mut deletes = vec![delete(&ending.key)];
+        if ending.beside {
+            deletes.push(delete(&self.schema.beside(claim)));
+        }
+        if ending.doubtful {
+            let lease = match self.marks().await {
+                Ok(lease) => Some(lease),
+                Err(failure) if failure.next == Next::Full => None,
+                Err(failure) => return Err(failure),
+            };
+            if let Some(lease) = lease {
+                let mut success = deletes.clone();
+                success.push(put(&self.schema.ended(claim.id), b"ended".to_vec(), lease));
+                let txn = TxnRequest { compare: Vec::new(), success, failure: Vec::new() };
+                match self.txn("ending a claim", txn).await {
+                    Err(failure) if failure.next == Next::Full => {} // a mark is a write: end it without one
+                    Err(failure) => return Err(failure),
+                    Ok(_) => return Ok(()),
+                }
+            }
+        }
+        if deletes.len() == 1 {
+            let request = DeleteRangeRequest { key: ending.key.clone(), range_end: Vec::new() };
+            let deleted = self.asks.call("releasing a lock", |wire| {
+                let request = request.clone();
+                async move { wire.delete(request).await }
+            });
+            return deleted.await.map(drop);
+        }
+        let txn = TxnRequest { compare: Vec::new(), success: deletes, failure: Vec::new() };
+        self.txn("releasing a lock", txn).await.map(drop)
+    }
+
+    /// Keeps the name closed for the rest of the minimum hold.
+    async fn close_name(self: &Arc<Self>, claim: &Claim, ending: &Ending) -> Result<()> {
+        let lease = self.grant(whole_seconds(ending.closed_for)).await?;
+        let opens = Instant::now() + ending.closed_for;
+        let token = self.token_of(claim, ending).await?;
+        let value = Value { closing: true, ttl: ending.closed_for, token, ..Value::of(claim) };
+        let mut success = vec![put(&ending.key, value.encode(), lease.id)];
+        if ending.beside {
+            success.push(delete(&self.schema.beside(claim)));
+        }
+        let txn = TxnRequest { compare: vec![created_at(&ending.key, ending.revision)], success, failure: Vec::new() };
+        let answer = self.txn("keeping a name closed", txn).await.map_err(|failure| failure.error)?;
+        if !answer.value.succeeded {
+            self.forget(claim.id);
+            let _ = self.revoke(lease.id).await;
+            return Ok(());
+        }
+        if let Some(entry) = self.table().claims.get_mut(&claim.id) {
+            entry.stage = Stage::Closing;
+            entry.expires = opens;
+            entry.beside = false;
+            entry.on = Some(OnLease::of(&Arc::new(lease)));
+        }
+        self.beat_by(opens);
+        Ok(())
+    }
+
+    /// An rw lock's token would change with the writing: it is kept in words.
+    async fn token_of(&self, claim: &Claim, ending: &Ending) -> Result<Option<u64>> {
+        if claim.kind != tenure_core::Kind::RwLock {
+            return Ok(None);
+        }
+        let ticket = self.ticket(claim).await.map_err(|failure| failure.error)?;
+        let _ = ending;
+        Ok(ticket.map(|(ticket, _)| ticket.token().get()))
+    }
+
+    /// Ends a lease and everything on it.
+    pub(crate) async fn revoke(&self, id: i64) -> std::result::Result<(), Failure> {
+        match self.asks.call("ending a lease", |wire| async move { wire.lease_revoke(id).await }).await {
+            Ok(_) => Ok(()),
+            Err(failure) if failure.next == Next::NoLease => Ok(()), // it has ended
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// Revokes the leases that nobody is on.
+    pub(crate) async fn close(&self) -> Result<()> {
+        for lease in self.leases.unused() {
+            self.revoke(lease.id).await.map_err(|failure| failure.error)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,149 @@
+//! What is found out about a cluster, at connecting and for `doctor`.
+
+use tenure_core::backend::{Finding, Level};
+use tenure_core::{Error, ErrorKind, Result};
+
+use crate::inner::{Inner, wire_range};
+use crate::proto::{RangeRequest, StatusResponse};
+
+/// A server's version.
+type Version = (u32, u32, u32);
+
+impl Inner {
+    /// Looks whether a member answers and we may read there, to learn early what is wrong.
+    pub(crate) async fn reach(&self) -> Result<()> {
+        self.asks.go_to_leader().await;
+        self.keep.follow(&self.asks);
+        let request = RangeRequest::one(&self.schema.nothing());
+        self.asks.call("connecting", |wire| wire_range(wire, request.clone())).await?;
+        if self.settings.strict
+            && let Some(bad) = self.examine().await?.into_iter().find(|finding| finding.level == Level::Bad)
+        {
+            let what = format!("strict=yes, and {} is bad: {}", bad.what, bad.says);
+            return Err(Error::new(ErrorKind::Backend, what).with_store(self.settings.describe()));
+        }
+        Ok(())
+    }
+
+    pub(crate) async fn examine(&self) -> Result<Vec<Finding>> {
+        let status = self.asks.call("asking for the status", |wire| async move { wire.status().await }).await?.value;
+        let mut findings = vec![version(&status.version), alarms(&status), login(self)];
+        let members = self.asks.call("asking for the members", |wire| async move { wire.members().await }).await;
+        match members {
+            Ok(answer) => {
+                let voting = answer.value.members.iter().filter(|member| !member.is_learner).count();
+                findings.push(how_many(voting, self.settings.members.len()));
+            }
+            Err(failure) => findings.push(finding(Level::Warning, "members", failure.error.to_string())),
+        }
+        Ok(findings)
+    }
+}
+
+fn version(text: &str) -> Finding {
+    let what = "etcd version";
+    let mut parts = text.split(['.', '-', '+']).map(|part| part.parse::<u32>().unwrap_or_default());
+    let number: Version = (parts.next().unwrap_or(0), parts.next().unwrap_or(0), parts.next().unwrap_or(0));
+    if number < (3, 4, 0) {
+        return finding(Level::Bad, what, format!("{text} is too old: 3.4 or newer is needed"));
+    }
+    match MENDED.iter().find(|mended| (mended.0, mended.1) == (number.0, number.1)) {
+        Some(mended) if number < *mended => {
+            let newer = format!("{}.{}.{}", mended.0, mended.1, mended.2);
+            let says = format!(
+                "{text} may answer a keepalive with yes while it ends the lease. Holds are proved by their keys, so nobody is \
+                 misled for long; {newer} mends it"
+            );
+            finding(Level::Warning, what, says)
+        }
+        _ => finding(Level::Good, what, text.to_owned()),
+    }
+}
+
+fn alarms(status: &StatusResponse) -> Finding {
+    let what = "alarms";
+    if status.errors.is_empty() {
+        return finding(Level::Good, what, "none".to_owned());
+    }
+    let says = format!(
+        "{}. With NOSPACE nothing can be locked: etcdctl compact, etcdctl defrag, etcdctl alarm disarm",
+        status.errors.join(", ")
+    );
+    finding(Level::Bad, what, says)
+}
+
+fn how_many(voting: usize, named: usize) -> Finding {
+    let what = "members";
+    match voting {
+        1 => finding(Level::Warning, what, "one member: when it is down, nobody can lock. Use three or five".to_owned()),
+        even if even.is_multiple_of(2) => {
+            let says = format!("{even} members survive no more failures than {} do", even - 1);
+            finding(Level::Warning, what, says)
+        }
+        odd if named == 1 => {
+            let says = format!("{odd} members, and the URL names one: name them all, so that any of them may be down");
+            finding(Level::Warning, what, says)
+        }
+        odd => finding(Level::Good, what, format!("{odd}; {} may be down", odd / 2)),
+    }
+}
+
+fn login(inner: &Inner) -> Finding {
+    let settings = &inner.settings;
+    let local = settings.members.iter().all(|member| {
+        member.host == "localhost" || member.host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+    });
+    let what = "access";
+    let certificate = settings.tls.as_ref().is_some_and(|tls| tls.cert.is_some());
+    match (settings.tls.is_some(), settings.user.is_some() || certificate) {
+        _ if local => finding(Level::Good, what, "this host only".to_owned()),
+        (true, true) => finding(Level::Good, what, "encrypted, with a login".to_owned()),
+        (true, false) => {
+            finding(Level::Warning, what, "encrypted, but whoever reaches it can break every lock. Use a user".to_owned())
+        }
+        (false, true) => {
+            let says = "the password crosses the network in the clear. Use etcds://, or a network you trust";
+            finding(Level::Warning, what, says.to_owned())
+        }
+        (false, false) => {
+            let says = "no login and no encryption: whoever reaches it can break every lock. Use users and etcds://";
+            finding(Level::Warning, what, says.to_owned())
+        }
+    }
+}
+
+fn finding(level: Level, what: &str, says: String) -> Finding {
+    Finding { level, what: what.to_owned(), says }
+}
+
+/// The first of each line that does not answer yes for a lease that it ends. Oldest first.
+const MENDED: [Version; 3] = [(3, 4, 38), (3, 5, 23), (3, 6, 5)];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn old_versions_are_named() {
+        for (text, level) in [
+            ("3.3.25", Level::Bad),
+            ("3.4.23", Level::Warning),
+            ("3.4.38", Level::Good),
+            ("3.5.22", Level::Warning),
+            ("3.5.23", Level::Good),
+            ("3.6.4", Level::Warning),
+            ("3.6.5-rc.0", Level::Good),
+            ("3.7.0", Level::Good),
+        ] {
+            assert_eq!(version(text).level, level, "{text}");
+        }
+    }
+
+    #[test]
+    fn members_are_counted() {
+        assert_eq!(how_many(3, 3).level, Level::Good);
+        assert_eq!(how_many(3, 1).level, Level::Warning);
+        assert_eq!(how_many(1, 1).level, Level::Warning);
+        assert_eq!(how_many(4, 4).level, Level::Warning);
+    }
+}

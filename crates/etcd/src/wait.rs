@@ -1,0 +1,159 @@
+//! Waiting in line: watch the one in front, and nothing else.
+//!
+//! The one in front, where nothing else is ahead, is the holder: when it is gone, the waiter holds, and asks nobody. Where more was
+//! ahead, it looks once; unless it was a hold of this same client, which nobody can have been before. An rw lock's waiter always looks, for its token. The first who waits for permits watches everybody who
+//! has some; when it is let in it writes its key anew, which tells the one behind it that it is the first now.
+//!
+//! Who can interleave: the one in front may go before the watch is there, so the first thing that a watch brings about is a
+//! look. The waiter's own key may go, with its lease or by somebody's hand: then its place is lost and it asks anew. What an event
+//! grants counts only while the waiter's lease surely lasts; otherwise it is kept alive first, and if that fails it is a new ask.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure_core::{Claim, Clock, Error, ErrorKind, Instant, Kind, Mode, Result};
+use tokio::sync::mpsc::unbounded_channel;
+
+use crate::ask::{Waited, matters};
+use crate::ear::{Subscription, Told};
+use crate::error::Failure;
+use crate::inner::Inner;
+use crate::leases::OnLease;
+use crate::line::{Front, Seen};
+use crate::proto::{Op, PutRequest, TxnRequest, created_at};
+
+/// How long a claim waits before it is moved to the short lease of those who wait: who is let in sooner is spared the write.
+const SETTLED: Duration = Duration::from_millis(300);
+/// How long a waiter hears nothing before it looks by itself: a net, under what should not happen.
+const SLOW_LOOK: Duration = Duration::from_secs(20);
+/// How long after a look that failed it looks again.
+const LOOK_AGAIN: Duration = Duration::from_millis(200);
+
+impl Inner {
+    /// Waits until the claim is in, or gone, or its time is over.
+    ///
+    /// # Cancel safety
+    /// Dropped, the claim keeps its place: end it by its id.
+    pub(crate) async fn wait_in_line(
+        self: &Arc<Self>,
+        claim: &Claim,
+        mut front: Front,
+        deadline: Instant,
+    ) -> Result<Waited> {
+        let (signal, mut gone) = unbounded_channel();
+        match self.table().claims.get_mut(&claim.id) {
+            Some(entry) => entry.signal = Some(signal),
+            None => return Ok(Waited::Gone),
+        }
+        let place = self.schema.place(&claim.name, claim.kind, claim.mode);
+        let mut watch = self.watch_front(&front);
+        let settles_at = Instant::now() + SETTLED;
+        let mut look_at = settles_at;
+        let mut failing_since = None;
+        loop {
+            let must_look = tokio::select! {
+                biased;
+                _ = gone.recv() => return Ok(Waited::Gone),
+                told = watch.next() => match told {
+                    Told::Refused(reason) => return Err(refused(claim, &reason)),
+                    told @ (Told::Gone | Told::Over)
+                        if is_direct(claim) && (front.only || matches!(told, Told::Over)) =>
+                    {
+                        let revision = self.table().claims.get(&claim.id).map_or(0, |entry| entry.revision);
+                        return Ok(self.let_in(claim, revision).await);
+                    }
+                    told => matters(claim, &front, &told),
+                },
+                () = Clock::Boot.sleep_until(look_at) => true,
+                () = Clock::Boot.sleep_until(deadline) => return Ok(Waited::Over),
+            };
+            if !must_look {
+                continue;
+            }
+            let settled = Instant::now() >= settles_at;
+            let looking = self.look(claim, &place, settled);
+            let looked = tokio::select! {
+                biased;
+                looked = looking => looked,
+                () = Clock::Boot.sleep_until(deadline) => return Ok(Waited::Over),
+            };
+            match looked {
+                Ok((Seen::Enter, token)) => {
+                    let waited = self.let_in(claim, token).await;
+                    if let (Waited::Granted(_), Mode::Permits { .. }) = (&waited, claim.mode) {
+                        self.mark(claim);
+                    }
+                    return Ok(waited);
+                }
+                Ok((Seen::Gone, _)) => return Ok(Waited::Gone),
+                Ok((Seen::Behind(now), _)) => {
+                    if (&now.key, &now.to) != (&front.key, &front.to) {
+                        watch = self.watch_front(&now);
+                    }
+                    front = now;
+                    look_at = if settled { Instant::now() + SLOW_LOOK } else { settles_at };
+                    failing_since = None;
+                }
+                Err(Failure { error, .. }) if error.is_transient() => {
+                    let since = *failing_since.get_or_insert(Instant::now());
+                    if Instant::now() > since + self.settings.patience {
+                        return Err(error);
+                    }
+                    look_at = Instant::now() + LOOK_AGAIN;
+                }
+                Err(failure) => return Err(failure.error),
+            }
+        }
+    }
+
+    fn watch_front(&self, front: &Front) -> Subscription {
+        let ours = if front.to.is_empty() { self.table().ours(&front.key) } else { None };
+        self.ear.subscribe(&front.key, &front.to, ours)
+    }
+
+    /// A waiter is in; whether its lease is good for it must be sure.
+    async fn let_in(&self, claim: &Claim, token: i64) -> Waited {
+        let Some((on, trusted)) = self.trust(claim) else { return Waited::Gone };
+        let fresh = Instant::now() < on.lease().base() + trusted / 2 && !on.lease().is_dead();
+        // What is not answered is not granted: then the look that comes next decides, or the caller's patience.
+        if !fresh && !matches!(self.keep_alive(on.lease(), &self.asks).await, Ok(true)) {
+            return Waited::Gone;
+        }
+        match self.granted(claim, token) {
+            Some(grant) => Waited::Granted(grant),
+            None => Waited::Gone,
+        }
+    }
+
+    fn trust(&self, claim: &Claim) -> Option<(OnLease, Duration)> {
+        let table = self.table();
+        let entry = table.claims.get(&claim.id)?;
+        Some((entry.on.clone()?, entry.trusted()))
+    }
+
+    /// Tells the one behind that this one was let in.
+    fn mark(self: &Arc<Self>, claim: &Claim) {
+        let (key, revision) = match self.table().claims.get(&claim.id) {
+            Some(entry) => (entry.key.clone(), entry.revision),
+            None => return,
+        };
+        let inner = Arc::clone(self);
+        self.spawn(async move {
+            let touch = PutRequest { key: key.clone(), ignore_value: true, ignore_lease: true, ..Default::default() };
+            let success = vec![Op::Put(touch).into()];
+            let txn = TxnRequest { compare: vec![created_at(&key, revision)], success, failure: Vec::new() };
+            let _ = inner.txn("telling the next", txn).await; // else the next one finds out by itself
+        });
+    }
+}
+
+/// Whether the end of the only one in front is the grant: not for permits, and not where the token is another revision.
+fn is_direct(claim: &Claim) -> bool {
+    claim.mode == Mode::Exclusive && claim.kind != Kind::RwLock
+}
+
+fn refused(claim: &Claim, reason: &str) -> Error {
+    Error::new(ErrorKind::Backend, format!("etcd refuses to watch the line: {reason}"))
+        .with_name(&claim.name)
+        .with_hint("May the user read every key of the prefix?")
+}

@@ -1,0 +1,73 @@
+//! TLS, client certificates, users: with what the documentation asks for everything works, and without it one is told what is
+//! missing.
+
+use std::time::Duration;
+
+use tenure_core::{Client, Environment, ErrorKind};
+use tenure_testkit::servers::ClientCertificate;
+use tenure_testkit::servers::etcd::{EtcdCluster, EtcdOptions};
+use tenure_testkit::{eventually, in_time};
+
+async fn connect(url: &str) -> tenure_core::Result<Client> {
+    let backend = in_time("an answer", tenure_etcd::connect(&url.parse()?)).await?;
+    Client::with_environment(backend, Environment::real())
+}
+
+/// Locks, waits, lets go.
+async fn works(client: &Client) {
+    let mutex = client.mutex("x").unwrap().ttl(Duration::from_secs(3)).unwrap();
+    let held = mutex.lock().await.unwrap();
+    let first = held.valid_until();
+    eventually("it is renewed", || held.valid_until() > first).await;
+    let waiting = tokio::spawn(async move { mutex.lock().await });
+    tenure_testkit::eventually_async("one waits", async || client.view("x").await.unwrap().line.len() == 1).await;
+    held.release().await.unwrap();
+    in_time("it is let in", waiting).await.unwrap().unwrap().release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn encrypted_and_with_a_certificate_of_the_client() {
+    let cluster = EtcdCluster::start_with(EtcdOptions::new().loopback().tls(ClientCertificate::Demanded));
+    let files = cluster.certificates();
+    let base = format!("{}?answer_limit=4s&ca={}", cluster.url(), files.ca.display());
+    let whole = format!("{base}&cert={}&key={}", files.client.display(), files.client_key.display());
+    works(&connect(&whole).await.unwrap()).await;
+    let refused = connect(&base).await.expect_err("it wants a certificate");
+    assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
+    let stranger = connect(&format!("{}?answer_limit=4s", cluster.url())).await.expect_err("nobody knows its signer");
+    assert!(stranger.hint().is_some_and(|hint| hint.contains("ca=")), "{stranger}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_user_with_its_own_prefix() {
+    let options = EtcdOptions::new().loopback().password("toor").user("app", "swordfish", "tenure/");
+    let cluster = EtcdCluster::start_with(options);
+    let app = connect(&format!("{}?answer_limit=20s", cluster.url_as("app", "swordfish"))).await.unwrap();
+    works(&app).await;
+    // Tokens are in the members' memory: they are strangers to each other now.
+    let held = app.mutex("kept").unwrap().ttl(Duration::from_secs(60)).unwrap().lock().await.unwrap();
+    cluster.restart_all();
+    works(&app).await;
+    held.release().await.unwrap();
+    app.close().await.unwrap();
+
+    let wrong = connect(&cluster.url_as("app", "marlin")).await.expect_err("it is not the password");
+    assert_eq!(wrong.kind(), ErrorKind::Backend, "{wrong}");
+    assert!(!wrong.to_string().contains("marlin") && wrong.hint().is_some(), "{wrong}");
+    let url = cluster.url_as("app", "swordfish");
+    let elsewhere = connect(&format!("{url}?prefix=other")).await.expect_err("it may not");
+    assert!(
+        elsewhere.hint().is_some_and(|hint| hint.contains("grant-permission") && hint.contains("other/")),
+        "{elsewhere}"
+    );
+    let nobody = connect(&url.replace("app:swordfish@", "")).await.expect_err("it wants a user");
+    assert_eq!(nobody.kind(), ErrorKind::Backend, "{nobody}");
+}
+
+/// Nothing listens there: an error in time, that says where it was tried.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_is_there() {
+    let refused = connect("etcd://127.0.0.1:1,127.0.0.1:2?answer_limit=1s").await.expect_err("nobody is there");
+    assert_eq!(refused.kind(), ErrorKind::Unavailable);
+    assert!(refused.to_string().contains("127.0.0.1:"), "{refused}");
+}

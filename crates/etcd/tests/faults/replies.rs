@@ -1,0 +1,79 @@
+//! F10, F12: the cluster has done what was asked, and its reply is lost. The same request again, by the same id, finds it done.
+
+use std::time::Duration;
+
+use tenure_testkit::proxy::{After, Fault, Toward, Which};
+use tenure_testkit::{eventually, in_time};
+
+use crate::stage::{LONG, Stage, leaves_nothing, line_is, marks};
+
+const BOTH: [After; 2] = [After::Silence, After::Reset];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_grant_is_found_again() {
+    for after in BOTH {
+        let stage = Stage::new();
+        let client = stage.proxied(LONG).await;
+        stage.proxy.set(Which::All, Fault::Lose(Toward::Client, 1, after));
+        let held = in_time("the lock", client.mutex("x").unwrap().ttl(LONG).unwrap().lock()).await.unwrap();
+        assert_eq!(stage.proxy.counters().lost, 1, "the reply was lost");
+        held.check().unwrap();
+        let view = client.view("x").await.unwrap();
+        assert_eq!((view.holders.len(), view.line.len(), view.holders[0].token), (1, 0, held.token()), "granted once");
+        held.release().await.unwrap();
+        assert_eq!(marks(&stage.cluster), 1, "a copy of the ask may still be on its way");
+        leaves_nothing(&stage.cluster, [client]).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_place_in_line_is_found_again() {
+    for after in BOTH {
+        let stage = Stage::new();
+        let (holder, client) = (stage.direct().await, stage.proxied(LONG).await);
+        let held = holder.fair_mutex("x").unwrap().ttl(LONG).unwrap().lock().await.unwrap();
+        stage.proxy.set(Which::All, Fault::Lose(Toward::Client, 1, after));
+        let mutex = client.fair_mutex("x").unwrap().ttl(LONG).unwrap();
+        let waiting = tokio::spawn(async move { mutex.lock().await });
+        eventually("the reply is lost", || stage.proxy.counters().lost >= 1).await;
+        line_is(&holder, "x", 1).await;
+        held.release().await.unwrap();
+        in_time("the waiter gets in", waiting).await.unwrap().unwrap().release().await.unwrap();
+        leaves_nothing(&stage.cluster, [holder, client]).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_is_confirmed_in_the_end() {
+    for after in BOTH {
+        let stage = Stage::new();
+        let client = stage.proxied(LONG).await;
+        let held = client.mutex("x").unwrap().ttl(LONG).unwrap().lock().await.unwrap();
+        stage.proxy.set(Which::All, Fault::Lose(Toward::Client, 1, after));
+        in_time("the release", held.release()).await.unwrap();
+        assert_eq!(stage.proxy.counters().lost, 1, "the reply was lost");
+        leaves_nothing(&stage.cluster, [client]).await;
+    }
+}
+
+/// An ask is stuck in the network, its caller gives up, and its end overtakes it: when the ask arrives, it grants nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_ask_that_arrives_after_its_end_grants_nothing() {
+    let stage = Stage::new();
+    let (client, other) = (stage.proxied(LONG).await, stage.direct().await);
+    let requests = stage.proxy.counters().requests;
+    let stuck = stage.proxy.set(Which::Present, Fault::Hold(Toward::Server));
+    let mutex = client.mutex("x").unwrap().ttl(LONG).unwrap();
+    let asking = tokio::spawn(async move { mutex.lock().await });
+    eventually("it asks", || stage.proxy.counters().requests > requests).await;
+    asking.abort();
+    assert!(asking.await.unwrap_err().is_cancelled());
+    in_time("its end", client.close()).await.unwrap();
+    eventually("its end left a mark", || marks(&stage.cluster) == 1).await;
+    stage.proxy.lift(stuck);
+    let held = in_time("it is free", other.mutex("x").unwrap().lock()).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(200)).await; // whatever was stuck has arrived
+    assert_eq!(other.view("x").await.unwrap().line.len(), 0);
+    held.release().await.unwrap();
+    leaves_nothing(&stage.cluster, [other]).await;
+}

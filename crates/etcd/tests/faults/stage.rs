@@ -1,0 +1,75 @@
+//! What the faults happen to: a cluster, clients of it, and one member behind a proxy.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tenure_core::{Client, Environment};
+use tenure_testkit::proxy::Proxy;
+use tenure_testkit::servers::etcd::EtcdCluster;
+use tenure_testkit::{eventually, eventually_async};
+
+/// Longer than any test: whoever has it loses it by a fault, not by the machine's slowness.
+pub(crate) const LONG: Duration = Duration::from_secs(600);
+
+/// A client of the cluster at this URL, with a keeper of its own.
+pub(crate) async fn client(url: &str) -> Client {
+    let backend = tenure_etcd::connect(&url.parse().unwrap()).await.expect("the cluster is there");
+    Client::with_environment(backend, Environment::real()).unwrap()
+}
+
+/// A client that puts up with an election on a busy machine.
+pub(crate) async fn patient(cluster: &EtcdCluster) -> Client {
+    client(&format!("{}?answer_limit=20s", cluster.url())).await
+}
+
+/// A cluster, and a proxy in front of one of its members.
+pub(crate) struct Stage {
+    pub(crate) cluster: EtcdCluster,
+    pub(crate) proxy: Proxy,
+}
+
+impl Stage {
+    pub(crate) fn new() -> Self {
+        let cluster = EtcdCluster::start();
+        let address: SocketAddr = cluster.member(0).address();
+        Stage { proxy: Proxy::start(address), cluster }
+    }
+
+    /// A client that no fault of the network meets.
+    pub(crate) async fn direct(&self) -> Client {
+        patient(&self.cluster).await
+    }
+
+    /// A client that knows one member, and that only through the proxy. It has a lease for this ttl, and everything is connected.
+    pub(crate) async fn proxied(&self, ttl: Duration) -> Client {
+        let client = client(&format!("etcd://{}?answer_limit=4s", self.proxy.address())).await;
+        client.mutex("first").unwrap().ttl(ttl).unwrap().lock().await.unwrap().release().await.unwrap();
+        client
+    }
+}
+
+/// The keys of a cluster, without the marks of ended claims.
+pub(crate) fn residue(cluster: &EtcdCluster) -> Vec<String> {
+    let keys = cluster.ctl(&["get", "--prefix", "--keys-only", "tenure/"]);
+    keys.lines().filter(|key| !key.is_empty() && !key.contains("/ended/")).map(str::to_owned).collect()
+}
+
+/// How many claims are marked as ended.
+pub(crate) fn marks(cluster: &EtcdCluster) -> usize {
+    let keys = cluster.ctl(&["get", "--prefix", "--keys-only", "tenure/ended/"]);
+    keys.lines().filter(|key| !key.is_empty()).count()
+}
+
+/// Waits until nothing is left but marks.
+pub(crate) async fn leaves_nothing(cluster: &EtcdCluster, clients: impl IntoIterator<Item = Client>) {
+    for client in clients {
+        client.close().await.unwrap();
+    }
+    eventually("nothing is left", || residue(cluster).is_empty()).await;
+}
+
+/// Waits until so many wait for the name.
+pub(crate) async fn line_is(client: &Client, name: &str, long: usize) {
+    let what = format!("{long} wait for {name:?}");
+    eventually_async(&what, async || client.view(name).await.is_ok_and(|view| view.line.len() == long)).await;
+}

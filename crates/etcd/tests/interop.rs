@@ -1,0 +1,146 @@
+//! Old and new programs on one lock, and etcd's own tools looking at ours: the real `etcdctl`.
+
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use tenure_core::{Client, Environment, ErrorKind, Kind};
+use tenure_testkit::servers::etcd::EtcdCluster;
+use tenure_testkit::{eventually, eventually_async, in_time};
+
+const LONG: Duration = Duration::from_secs(600);
+
+async fn client(parameters: &str) -> Client {
+    let url = format!("{}?answer_limit=20s{parameters}", EtcdCluster::shared().url());
+    let backend = tenure_etcd::connect(&url.parse().unwrap()).await.unwrap();
+    Client::with_environment(backend, Environment::real()).unwrap()
+}
+
+/// A program that runs beside the test, and what it prints.
+struct Beside {
+    child: Child,
+    lines: std::sync::mpsc::Receiver<String>,
+}
+
+impl Beside {
+    fn start(mut command: Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).stdin(Stdio::null()).spawn().expect("etcdctl is there");
+        let (sender, lines) = std::sync::mpsc::channel();
+        let output = BufReader::new(child.stdout.take().expect("it was asked for"));
+        std::thread::spawn(move || output.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
+        Beside { child, lines }
+    }
+
+    async fn says(&self, what: &str) -> String {
+        let mut said = None;
+        eventually(what, || {
+            said = self.lines.try_recv().ok().or(said.take());
+            said.is_some()
+        })
+        .await;
+        said.unwrap_or_default()
+    }
+
+    /// SIGINT, at which `etcdctl lock` lets go.
+    fn interrupt(&self) {
+        Command::new("kill").args(["-INT", &self.child.id().to_string()]).status().expect("there is kill");
+    }
+}
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// `etcdctl lock` holds: we wait, are turned away, and get in when it ends.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn etcdctl_holds_and_we_wait() {
+    let client = client("&layout=concurrency").await;
+    let old = Beside::start(EtcdCluster::shared().etcdctl(&["lock", "interop/one"]));
+    let key = old.says("etcdctl has it").await;
+    assert!(key.starts_with("interop/one/"), "{key}");
+    let mutex = client.mutex("interop/one").unwrap().ttl(LONG).unwrap();
+    assert!(mutex.try_lock().await.unwrap().is_none());
+    let waiting = tokio::spawn({
+        let mutex = mutex.clone();
+        async move { mutex.lock().await }
+    });
+    eventually_async("we stand in line", async || {
+        let view = client.view("interop/one").await.unwrap();
+        (view.holders.len(), view.line.len()) == (1, 1)
+    })
+    .await;
+    old.interrupt();
+    let held = in_time("we are let in", waiting).await.unwrap().unwrap();
+    held.check().unwrap();
+    held.release().await.unwrap();
+}
+
+/// We hold: `etcdctl lock` waits, and gets in when we let go.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn we_hold_and_etcdctl_waits() {
+    let client = client("&layout=concurrency").await;
+    let mutex = client.mutex("interop/two").unwrap().ttl(LONG).unwrap();
+    let held = mutex.lock().await.unwrap();
+    let old = Beside::start(EtcdCluster::shared().etcdctl(&["lock", "interop/two"]));
+    eventually_async("it stands in line", async || client.view("interop/two").await.unwrap().line.len() == 1).await;
+    assert!(old.lines.try_recv().is_err(), "it has nothing to say yet");
+    held.release().await.unwrap();
+    let key = old.says("it is let in").await;
+    assert!(key.starts_with("interop/two/"), "{key}");
+    assert!(mutex.try_lock().await.unwrap().is_none());
+    old.interrupt();
+    in_time("and we again", mutex.lock()).await.unwrap().release().await.unwrap();
+}
+
+/// Whoever dies with the lock costs the other its lease, both ways round; and ours can be taken apart and put together.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn turns_are_taken() {
+    let client = client("&layout=concurrency").await;
+    let other = self::client("&layout=concurrency").await;
+    let mutex = |client: &Client| client.mutex("interop/three").unwrap().ttl(LONG).unwrap();
+    let mut last = 0;
+    for _ in 0..5 {
+        let held = mutex(&client).lock().await.unwrap();
+        assert!(mutex(&other).try_lock().await.unwrap().is_none());
+        let waits = mutex(&other);
+        let waiting = tokio::spawn(async move { waits.lock().await });
+        eventually_async("it waits", async || client.view("interop/three").await.unwrap().line.len() == 1).await;
+        assert!(held.token().get() > last);
+        held.release().await.unwrap();
+        let next = in_time("it is let in", waiting).await.unwrap().unwrap();
+        last = next.token().get();
+        next.release().await.unwrap();
+    }
+    let left = EtcdCluster::shared().ctl(&["get", "--prefix", "--keys-only", "interop/three/"]);
+    assert!(left.trim().is_empty(), "{left}");
+}
+
+/// The layout of etcd's recipe has nothing but mutexes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_the_recipe_has_not_is_refused() {
+    let client = client("&layout=concurrency").await;
+    assert_eq!(client.abilities().kinds, [Kind::Mutex]);
+    assert_eq!(client.fair_mutex("x").unwrap_err().kind(), ErrorKind::Unsupported);
+    assert_eq!(client.rw_lock("x").unwrap_err().kind(), ErrorKind::Unsupported);
+}
+
+/// `etcdctl elect --listen` sees our leaders come, with what they say of themselves.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn etcdctl_sees_our_leaders() {
+    let client = client("&prefix=elections").await;
+    let election = |note: &str| client.election("boss").unwrap().ttl(LONG).unwrap().note(note).unwrap();
+    let leads = election("10.0.0.7:8080").campaign().await.unwrap();
+    let listener = Beside::start(EtcdCluster::shared().etcdctl(&["elect", "--listen", "elections/lock/boss election"]));
+    let hears = async |note: &str| while listener.says("the listener hears").await != note {};
+    in_time("the first leader is seen", hears("10.0.0.7:8080")).await;
+    let next = election("10.0.0.8:8080");
+    let campaigning = tokio::spawn(async move { next.campaign().await });
+    eventually_async("another one waits", async || client.view("boss").await.unwrap().line.len() == 1).await;
+    leads.release().await.unwrap();
+    let leads = in_time("the next one leads", campaigning).await.unwrap().unwrap();
+    in_time("the next leader is seen", hears("10.0.0.8:8080")).await;
+    leads.release().await.unwrap();
+}
