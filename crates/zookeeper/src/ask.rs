@@ -1,7 +1,12 @@
 //! Asking, and waiting in line.
 //!
-//! An ask is **one flight**: a node is made (ephemeral, with a number from the server) and its siblings are listed, with no wait
-//! in between. The list contains the new node, so it says at once whether the claim is in, or whom it is behind. A waiter watches
+//! An ask is **one flight**: the line is listed and a node is made at its end (ephemeral, with a number from the server), with no
+//! wait in between. The list comes first since its member answers it by itself while the quorum takes the write, so an
+//! uncontended ask takes as long as a bare create. It has everybody in front of the new node if nobody came between the two, and
+//! that can be seen: the number that the server draws is how many children the parent ever had, and the list says how many it
+//! had then. Who left in between is in the list and in nobody's way. A parent that was deleted and made again in between counts
+//! from 0 and could reach the same number, but not in so few transactions as there were between list and node. In any other case
+//! the line is listed again, after the node. So it is known whether the claim is in, or whom it is behind. A waiter watches
 //! exactly that one node; [`line`](crate::line) says when its going is the grant. A waiter is in only while its own session may
 //! be trusted, by our own clock: an event that a member hands out late never makes a holder of a session that is over.
 //!
@@ -28,7 +33,7 @@ use crate::layout::{Key, Layout, Place, WAITING, is_movable, node_prefix, place}
 use crate::line::{Line, Standing, of};
 use crate::session::{Session, Trouble, User, Watched};
 use crate::ticket::Ticket;
-use crate::wire::{Event, NodeKind, Refusal, Reply, Request};
+use crate::wire::{Event, Listed, NodeKind, Refusal, Reply, Request};
 
 /// How long a waiter sleeps without looking whether it was forgotten.
 const SLOW_LOOK: Duration = Duration::from_secs(10);
@@ -39,6 +44,14 @@ enum Came {
     TooLate,
     /// The session is over, or the node was taken away: ask anew.
     Nothing,
+}
+
+/// What came of looking for a claim's node.
+enum Found {
+    Here(Node),
+    Nowhere,
+    /// The connection went away again.
+    Unsure,
 }
 
 /// A claim's node.
@@ -92,6 +105,7 @@ impl Inner {
                 }
                 Came::Nothing => {}
             }
+            self.clear_away(claim).await?;
             if queued {
                 give_up = Instant::now() + self.settings.patience;
             }
@@ -187,7 +201,7 @@ impl Inner {
         let path = || parent.to_owned();
         let look = vec![Request::Sync { path: path() }, Request::Children { path: path(), watch: false }];
         let Ok(mut outcomes) = self.flight(session, "a look at the line", look).await? else { return Ok(false) };
-        let Some(Ok(Reply::Children(children))) = outcomes.pop() else { return Ok(false) };
+        let Some(Ok(Reply::Children(children, _))) = outcomes.pop() else { return Ok(false) };
         let mut line = Line::read(self.settings.layout, &children);
         if line.kind().is_some_and(|kind| kind != (claim.kind, of(claim.mode))) {
             return Ok(false); // asking says what is wrong
@@ -198,32 +212,30 @@ impl Inner {
         Ok(line.standing(line.0.len() - 1) != Standing::Enter)
     }
 
-    /// Makes the claim's node and lists the line, in one flight. `None` if the session ends before that is done.
+    /// Lists the line and makes the claim's node, in one flight. `None` if the session ends before that is done.
     async fn join(&self, session: &Session, claim: &Claim, parent: &str) -> Result<Option<(Node, Line)>> {
         let prefix = format!("{parent}/{}", node_prefix(self.settings.layout, claim, claim.mode, 0));
         let data = Ticket::of(claim).encode();
         loop {
             let create = Request::Create { path: prefix.clone(), data: data.clone(), kind: NodeKind::EphemeralSequential };
             let list = Request::Children { path: parent.to_owned(), watch: false };
-            let outcomes = match session.send([create, list]) {
+            let outcomes = match session.send([list, create]) {
                 Err(trouble) => Err(trouble),
-                Ok([create, list]) => match self.within(session, "an ask", create).await? {
+                Ok([list, create]) => match self.within(session, "an ask", create).await? {
                     Err(trouble @ (Trouble::Unsure(_) | Trouble::Over(_))) => Err(trouble),
                     created => Ok((created, self.within(session, "a look at the line", list).await?)),
                 },
             };
             match outcomes {
                 Ok((Ok(Reply::Created(path, stat)), listed)) => {
-                    let node = self.joined(claim, parent, &path, stat.czxid);
-                    match listed {
-                        Ok(Reply::Children(children)) => {
-                            return Ok(Some((node, Line::read(self.settings.layout, &children))));
-                        }
-                        Err(Trouble::Over(_)) => return Ok(None),
-                        Err(Trouble::Refused(refusal)) => return Err(refused(refusal, "list", parent)),
-                        // The connection went between the two answers: the line is asked for on the next one.
-                        _ => return Ok(self.list(session, claim, parent, true).await?.map(|line| (node, line))),
+                    let (node, sequence) = self.joined(claim, parent, &path, stat.czxid);
+                    if let Ok(Reply::Children(mut children, listed)) = listed
+                        && listed.is_the_line_before(sequence, stat.czxid)
+                    {
+                        children.push(node.name.clone());
+                        return Ok(Some((node, Line::read(self.settings.layout, &children))));
                     }
+                    return Ok(self.list(session, claim, parent, false).await?.map(|line| (node, line)));
                 }
                 Ok((Err(Trouble::Refused(Refusal::NO_NODE)), _)) => {
                     if self.make_path(session, parent, NodeKind::Container).await?.is_err_and(|trouble| is_over(&trouble)) {
@@ -232,42 +244,46 @@ impl Inner {
                 }
                 Ok((Err(Trouble::Refused(refusal)), _)) => return Err(refused(refusal, "make a node in", parent)),
                 Err(Trouble::Over(_)) => return Ok(None),
-                // Did it land? That can be said on the next connection.
-                Err(_) | Ok(_) => {
+                // Did it land? That can be said on the next connection, and nothing is made before it was said.
+                Err(_) | Ok(_) => loop {
                     let Some(line) = self.list(session, claim, parent, true).await? else { return Ok(None) };
-                    if let Some(node) = self.found(session, claim, parent, &line).await? {
-                        return Ok(Some((node, line)));
+                    match self.found(session, claim, parent, &line).await? {
+                        Found::Here(node) => return Ok(Some((node, line))),
+                        Found::Nowhere => break,
+                        Found::Unsure => {}
                     }
-                }
+                },
             }
         }
     }
 
     /// Writes into the book where the claim's node is.
-    fn joined(&self, claim: &Claim, parent: &str, path: &str, czxid: i64) -> Node {
+    fn joined(&self, claim: &Claim, parent: &str, path: &str, czxid: i64) -> (Node, i32) {
         let name = path.strip_prefix(parent).and_then(|rest| rest.strip_prefix('/')).unwrap_or(path).to_owned();
         let sequence = place(self.settings.layout, &name).map_or(0, |place| place.sequence);
         self.edit(claim.id, |entry| {
             entry.node = Some(name.clone());
             (entry.sequence, entry.token) = (sequence, Token::new(czxid as u64));
         });
-        Node { name, token: Token::new(czxid as u64) }
+        (Node { name, token: Token::new(czxid as u64) }, sequence)
     }
 
     /// The claim's node in a line, if it is this session's.
-    async fn found(&self, session: &Session, claim: &Claim, parent: &str, line: &Line) -> Result<Option<Node>> {
+    async fn found(&self, session: &Session, claim: &Claim, parent: &str, line: &Line) -> Result<Found> {
         let mine: Vec<String> = line.of(Key::of(claim.id)).map(|place| format!("{parent}/{}", place.node)).collect();
         for path in mine {
-            let asked = session.send([Request::Get { path: path.clone(), watch: false }]);
-            let Ok([asked]) = asked else { return Ok(None) };
-            match self.within(session, "a look at a node", asked).await? {
-                Ok(Reply::Data(_, stat)) if stat.owner == session.number() => {
-                    return Ok(Some(self.joined(claim, parent, &path, stat.czxid)));
-                }
-                _ => {} // it is a ghost of a session before this one, or has gone
+            let look = Request::Get { path: path.clone(), watch: false };
+            match self.flight(session, "a look at a node", vec![look]).await? {
+                Ok(mut outcomes) => match outcomes.pop() {
+                    Some(Ok(Reply::Data(_, stat))) if stat.owner == session.number() => {
+                        return Ok(Found::Here(self.joined(claim, parent, &path, stat.czxid).0));
+                    }
+                    _ => {} // it is a ghost of a session before this one, or has gone
+                },
+                Err(_) => return Ok(Found::Unsure),
             }
         }
-        Ok(None)
+        Ok(Found::Nowhere)
     }
 
     /// The line as it is now. Where it is in doubt what became of an earlier request, after a write, so that nothing that this
@@ -282,7 +298,7 @@ impl Inner {
             }
             match self.flight(session, "a look at the line", requests).await? {
                 Ok(mut outcomes) => match outcomes.pop() {
-                    Some(Ok(Reply::Children(children))) => return Ok(Some(Line::read(self.settings.layout, &children))),
+                    Some(Ok(Reply::Children(children, _))) => return Ok(Some(Line::read(self.settings.layout, &children))),
                     Some(Err(Trouble::Refused(Refusal::NO_NODE))) => return Ok(Some(Line::default())),
                     Some(Err(trouble)) => return Err(self.explain(trouble, "list", parent).with_name(&claim.name)),
                     _ => return Err(crate::error::late("a look at the line", &self.settings.hosts())),
@@ -370,7 +386,7 @@ impl Inner {
         deadline: Instant,
     ) -> Result<Heard> {
         match tokio::time::timeout(self.settings.answer_limit, session.watch(Watched::Children, parent)).await {
-            Ok(Ok((Reply::Children(children), told))) => {
+            Ok(Ok((Reply::Children(children, _), told))) => {
                 let line = Line::read(self.settings.layout, &children);
                 match line.find(&node.name).map(|me| line.standing(me)) {
                     Some(Standing::First) => Ok(self.wait_for(session, told, deadline).await),
@@ -423,6 +439,16 @@ enum Heard {
     Over,
 }
 
+impl Listed {
+    /// Whether a list has everybody who was in front when a node was made that came after it.
+    fn is_the_line_before(self, sequence: i32, czxid: i64) -> bool {
+        let nobody_came = self.creates == sequence as u32 & (u32::MAX >> 1);
+        // Deleted and made again, with as many children since: that would have been more transactions than there were.
+        let same_parent = czxid.wrapping_sub(self.zxid) <= i64::from(sequence.max(0)) + 1;
+        nobody_came && same_parent
+    }
+}
+
 fn is_over(trouble: &Trouble) -> bool {
     matches!(trouble, Trouble::Over(_))
 }
@@ -432,5 +458,22 @@ pub(crate) fn kinds(layout: Layout) -> &'static [Kind] {
     match layout {
         Layout::Tenure => &Kind::ALL,
         Layout::Curator => &[Kind::Mutex, Kind::RwLock],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_before_the_node_counts_only_if_nobody_came_between() {
+        let listed = |zxid, creates| Listed { zxid, creates };
+        assert!(listed(100, 7).is_the_line_before(7, 101));
+        assert!(listed(100, 7).is_the_line_before(7, 108), "others wrote elsewhere meanwhile");
+        assert!(!listed(100, 6).is_the_line_before(7, 102), "somebody came");
+        assert!(!listed(100, 7).is_the_line_before(7, 110), "the parent may be another one");
+        assert!(!listed(100, 7).is_the_line_before(7, (1 << 32) + 1), "another leader's time");
+        assert!(listed(100, 0).is_the_line_before(i32::MIN, 101), "numbers wrap");
+        assert!(!listed(100, 0).is_the_line_before(i32::MIN, 103));
     }
 }

@@ -43,7 +43,7 @@ impl Inner {
             Request::Get { path: path.clone(), watch: false },
         ];
         match <[_; 3]>::try_from(self.read("read the cell", &look).await?) {
-            Ok([_, Ok(Reply::Children(children)), Ok(Reply::Data(value, stat))]) => {
+            Ok([_, Ok(Reply::Children(children, _)), Ok(Reply::Data(value, stat))]) => {
                 let life = format!("{path}/{}", children.first().map_or("none", String::as_str));
                 Ok(Some(Read { value, stat, life }))
             }

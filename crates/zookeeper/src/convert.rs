@@ -60,7 +60,7 @@ impl Inner {
         ];
         let children = match self.flight(session, "a look at a hold", look).await? {
             Ok(mut outcomes) => match outcomes.pop() {
-                Some(Ok(Reply::Children(children))) => children,
+                Some(Ok(Reply::Children(children, _))) => children,
                 _ => Vec::new(),
             },
             Err(Trouble::Over(_)) => return Ok(None),
@@ -137,7 +137,7 @@ impl Inner {
         let (token, line) = match self.flight(session, "a change of mode", ask).await? {
             Err(trouble) => return Err(self.explain(trouble, "change", &path)),
             Ok(outcomes) => match <[_; 2]>::try_from(outcomes) {
-                Ok([Ok(Reply::Created(_, stat)), Ok(Reply::Children(children))]) => {
+                Ok([Ok(Reply::Created(_, stat)), Ok(Reply::Children(children, _))]) => {
                     (Token::new(stat.czxid as u64), Line::read(self.settings.layout, &children))
                 }
                 Ok([Err(Trouble::Refused(Refusal::NO_NODE)), _]) => return Ok(None), // the name is gone, and the hold with it

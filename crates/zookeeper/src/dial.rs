@@ -1,5 +1,6 @@
 //! Making a connection: TCP or TLS, who we are, and the session's first message.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_core::{Address, Instant};
@@ -29,9 +30,45 @@ pub(crate) struct Ticket {
     pub(crate) last_zxid: i64,
 }
 
+/// What carries a session.
+pub(crate) enum Carrier {
+    /// Plain TCP: whoever sends writes at once, on its own thread, which saves a hop to the driver's.
+    Plain(Arc<TcpStream>),
+    /// Anything else, which only the driver writes to.
+    Other(Box<dyn Stream>),
+}
+
+impl Carrier {
+    /// What others may write to.
+    pub(crate) fn door(&self) -> Option<Arc<TcpStream>> {
+        match self {
+            Carrier::Plain(tcp) => Some(Arc::clone(tcp)),
+            Carrier::Other(_) => None,
+        }
+    }
+
+    /// Reads what there is.
+    ///
+    /// # Cancel safety
+    /// Dropped, nothing was read.
+    pub(crate) async fn read(&mut self, into: &mut Vec<u8>) -> std::io::Result<usize> {
+        let tcp = match self {
+            Carrier::Other(stream) => return stream.read_buf(into).await,
+            Carrier::Plain(tcp) => tcp,
+        };
+        loop {
+            tcp.readable().await?;
+            match tcp.try_read_buf(into) {
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+                read => return read,
+            }
+        }
+    }
+}
+
 /// A connection with a session on it.
 pub(crate) struct Dialed {
-    pub(crate) stream: Box<dyn Stream>,
+    pub(crate) carrier: Carrier,
     /// When the first message was sent.
     pub(crate) asked: Instant,
     /// What the server said to it.
@@ -48,7 +85,33 @@ const LONGEST: usize = 64 * 1024 * 1024;
 /// # Cancel safety
 /// Dropped, the connection is closed; a session that was being made lapses by itself, and has nothing.
 pub(crate) async fn dial(settings: &Settings, address: &Address, ticket: &Ticket) -> Result<Dialed, Fault> {
-    let mut stream = open(settings, address).await?;
+    match open(settings, address).await? {
+        Opened::Tcp(mut tcp) => {
+            let begun = begin(settings, ticket, &mut tcp).await?;
+            Ok(begun.over(Carrier::Plain(Arc::new(tcp))))
+        }
+        Opened::Tls(mut tls) => {
+            let begun = begin(settings, ticket, &mut *tls).await?;
+            Ok(begun.over(Carrier::Other(tls)))
+        }
+    }
+}
+
+/// What the first messages said.
+struct Begun {
+    asked: Instant,
+    connected: Connected,
+    next_xid: i32,
+}
+
+impl Begun {
+    fn over(self, carrier: Carrier) -> Dialed {
+        let Begun { asked, connected, next_xid } = self;
+        Dialed { carrier, asked, connected, next_xid }
+    }
+}
+
+async fn begin(settings: &Settings, ticket: &Ticket, mut stream: &mut dyn Stream) -> Result<Begun, Fault> {
     let mut out = Vec::new();
     let asked = Instant::now();
     let timeout = i32::try_from(ticket.timeout.as_millis()).unwrap_or(i32::MAX);
@@ -75,21 +138,26 @@ pub(crate) async fn dial(settings: &Settings, address: &Address, ticket: &Ticket
             }
         }
     }
-    Ok(Dialed { stream, asked, connected, next_xid })
+    Ok(Begun { asked, connected, next_xid })
 }
 
-async fn open(settings: &Settings, address: &Address) -> Result<Box<dyn Stream>, Fault> {
+enum Opened {
+    Tcp(TcpStream),
+    Tls(Box<dyn Stream>),
+}
+
+async fn open(settings: &Settings, address: &Address) -> Result<Opened, Fault> {
     let tcp = TcpStream::connect((address.host.as_str(), address.port)).await.map_err(Fault::io)?;
     tcp.set_nodelay(true).map_err(Fault::io)?;
-    let Some(tls) = &settings.tls else { return Ok(Box::new(tcp)) };
+    let Some(tls) = &settings.tls else { return Ok(Opened::Tcp(tcp)) };
     let config = tenure_tls::client_config(tls).map_err(Fault::settings)?;
     let name = tenure_tls::server_name(tls, &address.host).map_err(Fault::settings)?;
     let connector = tokio_rustls::TlsConnector::from(config);
-    Ok(Box::new(connector.connect(name, tcp).await.map_err(Fault::io)?))
+    Ok(Opened::Tls(Box::new(connector.connect(name, tcp).await.map_err(Fault::io)?)))
 }
 
 /// The dialogue of SASL DIGEST-MD5: nothing, a challenge, an answer to it, and the server's own proof.
-async fn converse(stream: &mut Box<dyn Stream>, user: &str, password: &str, xid: &mut i32) -> Result<(), Fault> {
+async fn converse(stream: &mut dyn Stream, user: &str, password: &str, xid: &mut i32) -> Result<(), Fault> {
     let challenge = sasl_step(stream, xid, &[]).await?;
     let answer = sasl::answer(&challenge, user, password).ok_or_else(|| Fault::nonsense("its SASL challenge"))?;
     let proof = sasl_step(stream, xid, answer.response.as_bytes()).await?;
@@ -99,7 +167,7 @@ async fn converse(stream: &mut Box<dyn Stream>, user: &str, password: &str, xid:
     Ok(())
 }
 
-async fn sasl_step(stream: &mut Box<dyn Stream>, xid: &mut i32, token: &[u8]) -> Result<Vec<u8>, Fault> {
+async fn sasl_step(stream: &mut dyn Stream, xid: &mut i32, token: &[u8]) -> Result<Vec<u8>, Fault> {
     let mut out = Vec::new();
     wire::sasl(*xid, token, &mut out);
     *xid += 1;
@@ -113,7 +181,7 @@ async fn sasl_step(stream: &mut Box<dyn Stream>, xid: &mut i32, token: &[u8]) ->
     }
 }
 
-async fn frame(stream: &mut Box<dyn Stream>) -> Result<Vec<u8>, Fault> {
+async fn frame(stream: &mut dyn Stream) -> Result<Vec<u8>, Fault> {
     let length = stream.read_i32().await.map_err(Fault::io)?;
     let length = length_of(length).ok_or_else(|| Fault::nonsense("the length of its first answer"))?;
     let mut body = vec![0; length];

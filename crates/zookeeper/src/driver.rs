@@ -8,11 +8,11 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tenure_core::{Address, Clock, Instant};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::time::timeout;
 
 use crate::config::Settings;
-use crate::dial::{Dialed, Stream, Ticket, dial, length_of};
+use crate::dial::{Carrier, Dialed, Ticket, dial, length_of};
 use crate::error::Fault;
 use crate::inner::Inner;
 use crate::session::{Phase, Session, State, Trouble, Watched};
@@ -100,6 +100,7 @@ impl State {
             last_zxid: 0,
             trust: Trust::new(granted, dialed.asked),
             out: Vec::new(),
+            door: None,
             pending: Default::default(),
             next_xid: dialed.next_xid,
             watchers: Default::default(),
@@ -120,10 +121,12 @@ pub(crate) async fn drive(
     inner: Weak<Inner>,
     settings: Arc<Settings>,
 ) {
-    let mut stream = dialed.stream;
+    let mut carrier = dialed.carrier;
+    session.state().door = carrier.door();
     let fault = loop {
-        let fault = converse(&session, &mut stream, &inner, &settings).await;
-        drop(stream);
+        let fault = converse(&session, &mut carrier, &inner, &settings).await;
+        session.state().door = None;
+        drop(carrier);
         if let End::Over(fault) = fault {
             break fault;
         }
@@ -134,7 +137,7 @@ pub(crate) async fn drive(
             inner.in_doubt(&session);
         }
         match reconnect(&session, &mut members, &settings).await {
-            Ok(next) => stream = next,
+            Ok(next) => carrier = next,
             Err(fault) => break fault,
         }
         session.phase.send_replace(Phase::Here);
@@ -158,7 +161,7 @@ enum End {
 }
 
 /// Goes on with the session at another member, for as long as it may be trusted.
-async fn reconnect(session: &Session, members: &mut Members, settings: &Settings) -> Result<Box<dyn Stream>, Fault> {
+async fn reconnect(session: &Session, members: &mut Members, settings: &Settings) -> Result<Carrier, Fault> {
     let limit = trust::answer_limit(session.timeout).max(Duration::from_millis(50)).min(settings.connect_limit);
     members.failures = 0;
     loop {
@@ -186,7 +189,8 @@ async fn reconnect(session: &Session, members: &mut Members, settings: &Settings
                 state.last_sent = dialed.asked;
                 state.last_write = Instant::from_nanos(0); // a write at once: only that proves anything
                 state.watch_again();
-                return Ok(dialed.stream);
+                state.door = dialed.carrier.door();
+                return Ok(dialed.carrier);
             }
             Ok(Ok(_)) => return Err(Fault::expired()),
             Ok(Err(fault)) if fault.is_final() => return Err(fault),
@@ -220,33 +224,32 @@ impl State {
 }
 
 /// Writes, reads and renews until the connection is of no use.
-async fn converse(session: &Session, stream: &mut Box<dyn Stream>, inner: &Weak<Inner>, settings: &Settings) -> End {
+async fn converse(session: &Session, carrier: &mut Carrier, inner: &Weak<Inner>, settings: &Settings) -> End {
     let limit = trust::answer_limit(session.timeout);
     let mut incoming = Vec::with_capacity(4096);
     let mut asked_for_life: Option<Instant> = None;
     loop {
         let next = match session.due(&mut asked_for_life, settings, inner) {
             Ok(next) => next,
-            Err(end) => return end,
-        };
-        let (bytes, closes) = {
-            let mut state = session.state();
-            (std::mem::take(&mut state.out), state.close)
-        };
-        if !bytes.is_empty() || closes {
-            match timeout(limit, write(stream, &bytes)).await {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => return End::Left(Fault::io(error)),
-                Err(_) => return End::Left(Fault::silent()),
+            Err(end) => {
+                if let End::Over(_) = end {
+                    // By our own clock, and perhaps not yet by the leader's: then nobody need wait for that.
+                    let _ = timeout(FAREWELL / 5, farewell(session, carrier)).await;
+                }
+                return end;
             }
+        };
+        match timeout(limit, flush(session, carrier)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => return End::Left(Fault::io(error)),
+            Err(_) => return End::Left(Fault::silent()),
         }
-        if closes {
-            let xid = session.state().next_xid;
-            let _ = timeout(FAREWELL, farewell(stream, xid)).await;
+        if session.state().close {
+            let _ = timeout(FAREWELL, farewell(session, carrier)).await;
             return End::Over(Fault::closed());
         }
         tokio::select! {
-            read = stream.read_buf(&mut incoming) => match read {
+            read = carrier.read(&mut incoming) => match read {
                 Ok(0) => return End::Left(Fault::io(std::io::ErrorKind::UnexpectedEof.into())),
                 Ok(_) => {
                     asked_for_life = None;
@@ -262,18 +265,35 @@ async fn converse(session: &Session, stream: &mut Box<dyn Stream>, inner: &Weak<
     }
 }
 
-async fn write(stream: &mut Box<dyn Stream>, bytes: &[u8]) -> std::io::Result<()> {
-    stream.write_all(bytes).await?;
-    stream.flush().await
+/// Writes what is to be sent.
+async fn flush(session: &Session, carrier: &mut Carrier) -> std::io::Result<()> {
+    match carrier {
+        Carrier::Plain(tcp) => loop {
+            if session.state().write_now()? {
+                return Ok(());
+            }
+            tcp.writable().await?;
+        },
+        Carrier::Other(stream) => {
+            let bytes = std::mem::take(&mut session.state().out);
+            stream.write_all(&bytes).await?;
+            stream.flush().await
+        }
+    }
 }
 
 /// Says that the session is over, and waits until the server has closed the connection.
-async fn farewell(stream: &mut Box<dyn Stream>, xid: i32) -> std::io::Result<()> {
-    let mut out = Vec::new();
-    wire::close(xid, &mut out);
-    write(stream, &out).await?;
-    let mut rest = [0; 1024];
-    while stream.read(&mut rest).await? > 0 {}
+async fn farewell(session: &Session, carrier: &mut Carrier) -> std::io::Result<()> {
+    {
+        let mut state = session.state();
+        let xid = state.next_xid;
+        wire::close(xid, &mut state.out);
+    }
+    flush(session, carrier).await?;
+    let mut rest = Vec::new();
+    while carrier.read(&mut rest).await? > 0 {
+        rest.clear();
+    }
     Ok(())
 }
 

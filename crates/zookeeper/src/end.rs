@@ -57,6 +57,19 @@ impl Inner {
         }
     }
 
+    /// Takes away what an ask has left in a session that is still there, before the claim asks anew: it must not stand behind
+    /// itself.
+    pub(crate) async fn clear_away(&self, claim: &Claim) -> Result<()> {
+        let Some(entry) = self.entry(claim.id).filter(|entry| entry.node.is_some()) else { return Ok(()) };
+        for user in [Some(&entry.user), entry.moving.as_ref()].into_iter().flatten().filter(|user| !user.0.is_over()) {
+            match self.search(&user.0, claim, &entry).await? {
+                Ok(()) | Err(Trouble::Over(_)) => {}
+                Err(trouble) => return Err(self.explain(trouble, "delete a node in", &entry.parent)),
+            }
+        }
+        Ok(())
+    }
+
     async fn delete(&self, session: &Session, entry: &Entry) -> Result<Result<(), Trouble>> {
         let path = entry.path().expect("its node is known");
         let asked = match session.send([Request::Delete { path: path.clone(), version: -1 }]) {
@@ -80,7 +93,7 @@ impl Inner {
         let children = match self.flight(session, "a look for a node", look).await? {
             Err(trouble) => return Ok(Err(trouble)),
             Ok(mut outcomes) => match outcomes.pop() {
-                Some(Ok(Reply::Children(children))) => children,
+                Some(Ok(Reply::Children(children, _))) => children,
                 Some(Err(Trouble::Refused(Refusal::NO_NODE))) => return Ok(Ok(())),
                 Some(Err(trouble)) => return Err(self.explain(trouble, "list", parent)),
                 _ => return Ok(Ok(())),
@@ -112,7 +125,7 @@ impl Inner {
     async fn end_unknown(self: &Arc<Self>, claim: &Claim) -> Result<()> {
         let parent = self.parent(&claim.name)?;
         let look = [Request::Sync { path: parent.clone() }, Request::Children { path: parent.clone(), watch: false }];
-        let Some(Ok(Reply::Children(children))) = self.read("look for a node", &look).await?.pop() else { return Ok(()) };
+        let Some(Ok(Reply::Children(children, _))) = self.read("look for a node", &look).await?.pop() else { return Ok(()) };
         let line = Line::read(self.settings.layout, &children);
         if line.of(Key::of(claim.id)).next().is_none() {
             return Ok(());

@@ -215,7 +215,7 @@ impl Inner {
 
     /// A session lost its connection: its holds are in jeopardy until a write has gone through.
     pub(crate) fn in_doubt(&self, session: &Arc<Session>) {
-        let concerns = self.book().values().any(|entry| entry.granted && Arc::ptr_eq(&entry.user.0, session));
+        let concerns = self.book().values().any(|entry| entry.granted && !entry.lost && Arc::ptr_eq(&entry.user.0, session));
         if let Some(news) = self.news.get().filter(|_| concerns) {
             news.verify();
         }
@@ -401,14 +401,15 @@ impl Inner {
     pub(crate) fn look_after_own(self: &Arc<Self>, session: &Session, now: Instant) -> Instant {
         let mut fresh = lock(&session.fresh);
         let book = self.book();
+        // Those that were let go of meanwhile stay here until their time, so that a task that locks in a loop does not wake the
+        // driver each time.
         while let Some((due, id)) = fresh.front().copied() {
-            if !book.contains_key(&id) {
-                fresh.pop_front();
-            } else if due <= now {
-                fresh.pop_front();
-                self.own_changed(id);
-            } else {
+            if due > now {
                 return due;
+            }
+            fresh.pop_front();
+            if book.contains_key(&id) {
+                self.own_changed(id);
             }
         }
         Instant::NEVER

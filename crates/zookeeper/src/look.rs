@@ -3,9 +3,9 @@
 //! A look begins with a `sync`, so that the member has what its leader had done when it was asked; it needs no right to write.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use tenure_core::{Ask, Holder, LockName, Result, Token, View, Waiter};
+use tenure_core::{Ask, Clock, Holder, LockName, Result, Token, View, Waiter};
 
 use crate::error::refused;
 use crate::inner::Inner;
@@ -19,7 +19,7 @@ use crate::wire::{Refusal, Reply, Request, Stat};
 const WATCH_EVERY: Duration = Duration::from_millis(250);
 /// How many names are looked at in one flight.
 const NAMES_AT_ONCE: usize = 64;
-/// How often an ask that somebody overtook is tried again.
+/// How often a look, an ask or a break that somebody overtook is tried again.
 const TRIES: usize = 8;
 
 /// A claim as a look shows it.
@@ -39,7 +39,7 @@ impl Seen {
 
     /// How long it has been there, by the leader's clock and ours: for people.
     fn age(&self) -> Duration {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let now = Duration::from_micros(Clock::Boot.wall_micros());
         now.saturating_sub(Duration::from_millis(self.stat.ctime.max(0) as u64))
     }
 }
@@ -50,22 +50,35 @@ impl Inner {
     /// # Cancel safety
     /// Only reads.
     pub(crate) async fn view(self: &Arc<Self>, name: &LockName) -> Result<View> {
-        let parent = self.parent(name)?;
-        let look = [Request::Sync { path: parent.clone() }, Request::Children { path: parent.clone(), watch: false }];
-        let children = children(self.read("look at", &look).await?.pop(), &parent)?;
-        Ok(view_of(name, self.seen(&parent, &children).await?))
+        Ok(view_of(name, self.look(&self.parent(name)?).await?))
     }
 
-    /// Everybody in line, with what they say. Who leaves in between is not there any more.
-    async fn seen(self: &Arc<Self>, parent: &str, children: &[String]) -> Result<Vec<Seen>> {
+    /// Everybody in line, with what they say. A node that goes between the list and the look at it may have become another one at
+    /// the same place: then the line is listed again, a few times.
+    async fn look(self: &Arc<Self>, parent: &str) -> Result<Vec<Seen>> {
+        let look = [Request::Sync { path: parent.to_owned() }, Request::Children { path: parent.to_owned(), watch: false }];
+        let mut tries = 0;
+        loop {
+            let children = children(self.read("look at", &look).await?.pop(), parent)?;
+            let (seen, whole) = self.seen(parent, &children).await?;
+            tries += 1;
+            if whole || tries == TRIES {
+                return Ok(seen);
+            }
+        }
+    }
+
+    /// Everybody in this line, with what they say, and whether all of them were there.
+    async fn seen(self: &Arc<Self>, parent: &str, children: &[String]) -> Result<(Vec<Seen>, bool)> {
         let line = Line::read(self.settings.layout, children);
         let holders = line.holders();
         let path = |place: &Place| format!("{parent}/{}", place.node);
         let gets: Vec<Request> = line.0.iter().map(|place| Request::Get { path: path(place), watch: false }).collect();
         if gets.is_empty() {
-            return Ok(Vec::new());
+            return Ok((Vec::new(), true));
         }
-        let mut seen = Vec::with_capacity(gets.len());
+        let all = gets.len();
+        let mut seen = Vec::with_capacity(all);
         for ((at, place), outcome) in line.0.into_iter().enumerate().zip(self.read("look at", &gets).await?) {
             match outcome {
                 Ok(Reply::Data(data, stat)) => {
@@ -77,7 +90,8 @@ impl Inner {
                 _ => {}
             }
         }
-        Ok(seen)
+        let whole = seen.len() == all;
+        Ok((seen, whole))
     }
 
     /// Names in use, in order.
@@ -109,11 +123,15 @@ impl Inner {
             let gets: Vec<Request> =
                 parents.iter().map(|path| Request::Children { path: path.clone(), watch: false }).collect();
             for ((name, parent), outcome) in names.iter().zip(&parents).zip(self.read("list", &gets).await?) {
-                let Ok(Reply::Children(children)) = outcome else { continue };
+                let Ok(Reply::Children(children, _)) = outcome else { continue };
                 if views.len() >= limit {
                     return Ok(views);
                 }
-                let view = view_of(name, self.seen(parent, &children).await?);
+                let seen = match self.seen(parent, &children).await? {
+                    (seen, true) => seen,
+                    (_, false) => self.look(parent).await?,
+                };
+                let view = view_of(name, seen);
                 if !view.is_free() {
                     views.push(view);
                 }
@@ -136,7 +154,9 @@ impl Inner {
             let user = self.any_session().await?;
             let told = match tokio::time::timeout(self.settings.answer_limit, user.0.watch(Watched::Children, &parent)).await
             {
-                Ok(Ok((Reply::Children(children), told))) if children.len() == view.holders.len() + view.line.len() => told,
+                Ok(Ok((Reply::Children(children, _), told))) if children.len() == view.holders.len() + view.line.len() => {
+                    told
+                }
                 _ => {
                     // There is nothing to watch, or it has changed already.
                     tokio::time::sleep(WATCH_EVERY / 10).await;
@@ -154,17 +174,18 @@ impl Inner {
     pub(crate) async fn request(self: &Arc<Self>, name: &LockName, ask: &Ask) -> Result<usize> {
         let mut asked = 0;
         for holder in self.holders(name).await? {
-            let (mut seen, mut tries) = (Some(holder), 0);
+            let (key, mut seen, mut tries) = (holder.place.key, Some(holder), 0);
             while let Some(Seen { path, mut ticket, stat, .. }) = seen.take() {
                 ticket.asked = Some(ask.clone());
                 let write = Request::Set { path: path.clone(), data: ticket.encode(), version: stat.version };
                 match self.once(write).await? {
                     Ok(_) => asked += 1,
-                    Err(Refusal::NO_NODE) => {} // it has let go
-                    Err(Refusal::BAD_VERSION) if tries < TRIES => {
-                        tries += 1; // somebody else wrote it meanwhile: look again
-                        seen = self.holders(name).await?.into_iter().find(|other| other.path == path);
+                    // Somebody else wrote it meanwhile, or it has let go, or it is another node now: look again.
+                    Err(Refusal::BAD_VERSION | Refusal::NO_NODE) if tries < TRIES => {
+                        tries += 1;
+                        seen = self.holders(name).await?.into_iter().find(|other| other.place.key == key);
                     }
+                    Err(Refusal::NO_NODE) => {}
                     Err(refusal) => return Err(refused(refusal, "write", &path)),
                 }
             }
@@ -179,23 +200,25 @@ impl Inner {
     pub(crate) async fn break_holds(self: &Arc<Self>, name: &LockName, only: Option<Token>) -> Result<usize> {
         let mut broken = 0;
         for holder in self.holders(name).await? {
-            if only.is_some_and(|only| only != holder.token()) {
-                continue;
-            }
-            match self.once(Request::Delete { path: holder.path.clone(), version: -1 }).await? {
-                Ok(_) => broken += 1,
-                Err(Refusal::NO_NODE) => {}
-                Err(refusal) => return Err(refused(refusal, "delete", &holder.path)),
+            let (key, mut seen, mut tries) = (holder.place.key, Some(holder), 0);
+            while let Some(holder) = seen.take().filter(|holder| only.is_none_or(|only| only == holder.token())) {
+                match self.once(Request::Delete { path: holder.path.clone(), version: -1 }).await? {
+                    Ok(_) => broken += 1,
+                    // It has let go, or it is another node at the same place now.
+                    Err(Refusal::NO_NODE) if tries < TRIES => {
+                        tries += 1;
+                        seen = self.holders(name).await?.into_iter().find(|other| other.place.key == key);
+                    }
+                    Err(Refusal::NO_NODE) => {}
+                    Err(refusal) => return Err(refused(refusal, "delete", &holder.path)),
+                }
             }
         }
         Ok(broken)
     }
 
     async fn holders(self: &Arc<Self>, name: &LockName) -> Result<Vec<Seen>> {
-        let parent = self.parent(name)?;
-        let look = [Request::Sync { path: parent.clone() }, Request::Children { path: parent.clone(), watch: false }];
-        let children = children(self.read("look at", &look).await?.pop(), &parent)?;
-        let mut seen = self.seen(&parent, &children).await?;
+        let mut seen = self.look(&self.parent(name)?).await?;
         seen.retain(|seen| seen.holds);
         Ok(seen)
     }
@@ -222,7 +245,7 @@ impl Inner {
 /// The names of a node's children; none if there is no such node.
 fn children(outcome: Option<Outcome>, parent: &str) -> Result<Vec<String>> {
     match outcome {
-        Some(Ok(Reply::Children(children))) => Ok(children),
+        Some(Ok(Reply::Children(children, _))) => Ok(children),
         Some(Err(Trouble::Refused(Refusal::NO_NODE))) | None => Ok(Vec::new()),
         Some(Err(Trouble::Refused(refusal))) => Err(refused(refusal, "list", parent)),
         Some(_) => Ok(Vec::new()),

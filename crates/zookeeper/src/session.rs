@@ -1,7 +1,8 @@
 //! One session: what its requests, its answers and its watches share.
 //!
-//! Who can interleave: any task sends through [`Session::send`], which only takes a mutex, puts bytes into a buffer and wakes the
-//! driver; the one [driver](crate::driver) task writes them, reads answers and hands them out. Requests leave in the order in
+//! Who can interleave: any task sends through [`Session::send`], which only takes a mutex, puts bytes into a buffer and writes what
+//! the connection takes at once; the one [driver](crate::driver) task writes the rest, also under the mutex where others may write,
+//! reads answers and hands them out. Requests leave in the order in
 //! which they took the mutex, servers handle a session's requests in the order of their arrival, and answers come back in that
 //! order: so several requests that are sent together are *one flight*, and whatever is listed after one's own create contains it.
 //!
@@ -17,6 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tenure_core::{Address, ClaimId, Instant};
+use tokio::net::TcpStream;
 use tokio::sync::{Notify, oneshot, watch};
 
 use crate::error::Fault;
@@ -91,6 +93,8 @@ pub(crate) struct State {
     pub(crate) last_zxid: i64,
     pub(crate) trust: Trust,
     pub(crate) out: Vec<u8>,
+    /// The connection, where whoever sends may write to it.
+    pub(crate) door: Option<Arc<TcpStream>>,
     pub(crate) pending: VecDeque<Pending>,
     pub(crate) next_xid: i32,
     pub(crate) watchers: HashMap<(Watched, String), Vec<Watcher>>,
@@ -167,8 +171,11 @@ impl Session {
             Phase::Over(fault) => return Err(Trouble::Over(fault.clone())),
         }
         let asked = requests.map(|request| state.push(request, self.access));
+        let is_written = state.write_now().unwrap_or(false);
         drop(state);
-        self.wake.notify_one();
+        if !is_written {
+            self.wake.notify_one();
+        }
         Ok(asked)
     }
 
@@ -181,8 +188,11 @@ impl Session {
             Phase::Over(fault) => return Err(Trouble::Over(fault.clone())),
         }
         let asked = requests.into_iter().map(|request| state.push(request, self.access)).collect();
+        let is_written = state.write_now().unwrap_or(false);
         drop(state);
-        self.wake.notify_one();
+        if !is_written {
+            self.wake.notify_one();
+        }
         Ok(asked)
     }
 
@@ -306,6 +316,19 @@ impl State {
         }
         self.pending.push_back(Pending { xid, request, sent, answer: tell });
         asked
+    }
+
+    /// Writes as much as the connection takes at once; whether that was all. What is left, and what failed, is the driver's.
+    pub(crate) fn write_now(&mut self) -> std::io::Result<bool> {
+        let Some(door) = &self.door else { return Ok(false) };
+        while !self.out.is_empty() {
+            match door.try_write(&self.out) {
+                Ok(written) => drop(self.out.drain(..written)),
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
     }
 
     /// Everything that was sent and has no answer gets this one.

@@ -108,6 +108,8 @@ async fn a_holder_with_the_minority_is_lost_in_time() {
         let waiting = record.lock(&lock, "x");
         let hurting = async {
             line_is(&majority, "x", 1).await;
+            // The holder's own node, and the waiter's look at it: from then on the waiter is patient.
+            eventually("both watch", || ensemble.count("zk_watch_count") >= 2).await;
             ensemble.cut_peers(lonely);
             holder.is_lost().await;
             assert!(!holder.checks());

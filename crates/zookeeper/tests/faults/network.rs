@@ -6,56 +6,78 @@ use tenure_core::{Event, Instant};
 use tenure_testkit::faults::{Crowd, Record};
 use tenure_testkit::history::expect_sound_but_order;
 use tenure_testkit::proxy::{After, Cut, Fault, Proxy, Toward, Which};
-use tenure_testkit::servers::zookeeper::{ZooKeeper, ZooKeeperOptions};
+use tenure_testkit::servers::zookeeper::{Ensemble, ZooKeeper, ZooKeeperOptions};
 use tenure_testkit::{Options as _, Shape, eventually, in_time};
 
 use crate::stage::{T, client, ensemble, leaves_nothing, line_is, only};
 
-/// A third of the timeout costs nothing; more is a loss, or not, but never two holders; and whoever comes after has waited for
-/// the window's end.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_is_not_heard_for_a_part_of_its_timeout() {
-    let ensemble = ensemble();
-    for share in [0.3, 0.7, 1.2] {
-        let record = Record::new();
-        let proxy = Proxy::start(ensemble.member(ensemble.follower()).address());
-        let (one, other) = (client(&only(proxy.address())).await, client(&ensemble.url()).await);
-        let holder = record.lock(&Shape::Mutex.make(&one, "x").unwrap().ttl(T).unwrap(), "x").await;
-        let first = holder.held.valid_until();
-        eventually("it is renewed", || holder.held.valid_until() > first).await;
-        let lock = Shape::Mutex.make(&other, "x").unwrap().ttl(T).unwrap();
-        let mut waiting = Box::pin(record.lock(&lock, "x"));
-        let hurting = async {
-            line_is(&other, "x", 1).await;
-            let silence = proxy.set(Which::All, Fault::Blackhole(Toward::Both));
-            tokio::time::sleep(T.mul_f64(share)).await; // the fault itself is a length of time
-            proxy.lift(silence);
-            let last = holder.held.valid_until();
-            if share < 0.5 {
-                eventually("it is renewed", || holder.held.valid_until() > last || !holder.checks()).await;
-            } else {
-                let ends = || holder.held.check().is_err() || holder.held.valid_until() > last;
-                eventually("it is renewed or lost", ends).await;
-            }
-        };
-        tokio::select! {
-            next = &mut waiting => {
-                assert!(Instant::now() >= holder.held.valid_until(), "{share}: somebody got in before the window's end");
-                assert!(!holder.checks());
-                next.releases().await.unwrap();
-                holder.releases().await.unwrap_err();
-            }
-            () = hurting => {
-                let kept = holder.checks();
-                let released = holder.releases().await;
-                assert!(share > 1.0 || kept == released.is_ok() || released.is_err(), "{share}");
-                let next = in_time("the next one gets in", waiting).await;
-                next.releases().await.unwrap();
-            }
+/// What came of a silence.
+struct Silence {
+    kept: bool,
+}
+
+/// A client behind a proxy holds, another one waits, and nothing gets through for a part of the timeout. Whatever comes of it:
+/// nobody gets in before the window's end.
+async fn silence(ensemble: &Ensemble, share: f64) -> Silence {
+    let record = Record::new();
+    let proxy = Proxy::start(ensemble.member(ensemble.follower()).address());
+    let (one, other) = (client(&only(proxy.address())).await, client(&ensemble.url()).await);
+    let holder = record.lock(&Shape::Mutex.make(&one, "x").unwrap().ttl(T).unwrap(), "x").await;
+    let first = holder.held.valid_until();
+    eventually("it is renewed", || holder.held.valid_until() > first).await;
+    let lock = Shape::Mutex.make(&other, "x").unwrap().ttl(T).unwrap();
+    let waiting = async { (record.lock(&lock, "x").await, Instant::now()) };
+    let hurting = async {
+        line_is(&other, "x", 1).await;
+        let silence = proxy.set(Which::All, Fault::Blackhole(Toward::Both));
+        tokio::time::sleep(T.mul_f64(share)).await; // the fault itself is a length of time
+        let last = holder.held.valid_until();
+        proxy.lift(silence);
+        eventually("it is renewed or lost", || !holder.checks() || holder.held.valid_until() > last).await;
+        let kept = holder.checks();
+        if kept {
+            assert!(other.mutex("x").unwrap().try_lock().await.unwrap().is_none(), "{share}: it is held");
         }
-        expect_sound_but_order(&record.history());
-        leaves_nothing(&other, "x", vec![one]).await;
+        holder.held.check().is_ok()
+    };
+    let mut waiting = std::pin::pin!(waiting);
+    let (kept, next) = tokio::select! {
+        kept = hurting => (kept, None),
+        (next, came) = &mut waiting => {
+            assert!(came >= holder.held.valid_until(), "{share}: the next one came too early");
+            (false, Some(next))
+        }
+    };
+    let released = holder.releases().await;
+    assert!(kept || released.is_err(), "{share}: what is lost stays lost");
+    let next = match next {
+        Some(next) => next,
+        None => in_time("the next one gets in", waiting).await.0,
+    };
+    next.releases().await.unwrap();
+    expect_sound_but_order(&record.history());
+    leaves_nothing(&other, "x", vec![one]).await;
+    Silence { kept }
+}
+
+/// A third of the timeout costs nothing. (A machine that stands still on top of that loses it, as it should; one of several
+/// attempts will not.)
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_short_silence_costs_nothing() {
+    let ensemble = ensemble();
+    for _ in 0..10 {
+        if silence(&ensemble, 0.3).await.kept {
+            return;
+        }
     }
+    panic!("it was lost ten times");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_longer_silence_never_lets_two_in() {
+    let ensemble = ensemble();
+    silence(&ensemble, 0.7).await; // kept or lost: either is right
+    assert!(!silence(&ensemble, 1.2).await.kept, "the window is shorter than the timeout");
 }
 
 /// The node was made and the answer lost: it is found again by its name and its owner, and there is one of it.

@@ -1,0 +1,95 @@
+//! What a session is to its claims: one for each ttl, cut down to what the servers grant, and gone when the client is.
+
+#[path = "common/raw.rs"]
+mod raw;
+
+use std::time::Duration;
+
+use raw::Raw;
+use tenure_core::{Client, Environment, Event, Instant};
+use tenure_testkit::servers::zookeeper::{Ensemble, ZooKeeper, ZooKeeperOptions};
+use tenure_testkit::{eventually, eventually_async, in_time};
+
+async fn open(url: &str) -> Client {
+    let backend = tenure_zookeeper::connect(&url.parse().unwrap()).await.unwrap();
+    Client::with_environment(backend, Environment::real()).unwrap()
+}
+
+/// The servers grant two seconds at most. A hold for ten minutes is trusted for less than that, and renewed in time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_ttl_beyond_what_is_granted_is_cut_down_and_kept() {
+    let server = ZooKeeper::start(ZooKeeperOptions::new().arg("maxSessionTimeout", "2000"));
+    let (one, other) = (open(&server.url()).await, open(&server.url()).await);
+    let granted = Duration::from_secs(2);
+    let held = one.mutex("x").unwrap().ttl(Duration::from_secs(600)).unwrap().lock().await.unwrap();
+    let first = held.valid_until();
+    assert!(first < Instant::now() + granted, "no more is trusted than is granted");
+    let mut events = held.events();
+    eventually("it is renewed for twice as long", || held.valid_until() > first + granted * 2).await;
+    assert!(other.mutex("x").unwrap().try_lock().await.unwrap().is_none());
+    held.release().await.unwrap();
+    while let Some(event) = events.next().await {
+        assert_ne!(event, Event::Lost);
+    }
+    let findings = one.examine().await.unwrap();
+    let says = |what: &str| findings.iter().find(|finding| finding.what == what).map(|finding| finding.says.clone());
+    assert!(says("session timeout").unwrap().contains("2s"), "{findings:?}");
+    assert!(says("ensemble").unwrap().contains("one server"), "{findings:?}");
+}
+
+/// Any number of locks with one ttl is one session; another ttl is another; and when the client is gone, so are they.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_for_each_ttl() {
+    let server = ZooKeeper::start(ZooKeeperOptions::new());
+    let sessions = || server.count("zk_global_sessions");
+    let client = open(&server.url()).await;
+    let one = sessions();
+    assert_eq!(one, 1);
+    let mut held = Vec::new();
+    for n in 0..20 {
+        held.push(client.mutex(format!("x{n}")).unwrap().lock().await.unwrap());
+    }
+    assert_eq!(sessions(), one);
+    for n in 0..20 {
+        let short = client.mutex(format!("y{n}")).unwrap().ttl(Duration::from_secs(5)).unwrap();
+        held.push(short.lock().await.unwrap());
+    }
+    assert_eq!(sessions(), 2);
+    drop((held, client));
+    eventually("it leaves no session", || sessions() == 0).await;
+}
+
+/// Whose waiting node somebody deletes by hand asks anew, at the end of the line.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_whose_node_was_taken_away_asks_anew() {
+    let ensemble = Ensemble::shared();
+    let client = open(&format!("{}?root=/taken-away", ensemble.url())).await;
+    let make = || client.mutex("x").unwrap();
+    let held = make().lock().await.unwrap();
+    let middle = tokio::spawn({
+        let mutex = make();
+        async move { mutex.lock().await }
+    });
+    let line_is = async |long| client.view("x").await.unwrap().line.len() == long;
+    eventually_async("one waits", async || line_is(1).await).await;
+    let other = open(&format!("{}?root=/taken-away", ensemble.url())).await;
+    let last = tokio::spawn({
+        let mutex = other.mutex("x").unwrap();
+        async move { mutex.lock().await }
+    });
+    eventually_async("two wait", async || line_is(2).await).await;
+    let mut raw = Raw::connect(ensemble.member(0).address());
+    raw.sync("/taken-away/x");
+    let mut children = raw.children("/taken-away/x").unwrap();
+    children.sort_by_key(|child| child.rsplit('-').next().unwrap().to_owned());
+    // The last one's, which watches and is not watched: nobody takes its going for a grant.
+    raw.delete(&format!("/taken-away/x/{}", children[2])).unwrap();
+    held.release().await.unwrap();
+    let middle = in_time("the first is let in", middle).await.unwrap().unwrap();
+    let token = middle.token();
+    middle.release().await.unwrap();
+    let last = in_time("the one whose node went is let in, too", last).await.unwrap().unwrap();
+    assert!(last.token() > token);
+    assert_eq!(client.view("x").await.unwrap().holders[0].token, last.token(), "by a node that is there");
+    last.release().await.unwrap();
+}
