@@ -149,7 +149,7 @@ struct Process {
     shell: Child,
     pid: Pid,
     // Unlike a number, it can never mean another process.
-    handle: OwnedFd,
+    handle: Option<OwnedFd>,
 }
 
 /// `$0` is the log, `$1` the directory, the rest the server. A line on the pipe means "kill it", the pipe's end means that
@@ -197,11 +197,14 @@ impl Process {
         let mut line = String::new();
         BufReader::new(shell.stdout.take().expect("piped")).read_line(&mut line).expect("the shell speaks");
         let pid = line.trim().parse().ok().and_then(Pid::from_raw).expect("the shell says the server's process id");
-        let handle = pidfd_open(pid, PidfdFlags::empty()).expect("at worst it is the shell's zombie");
+        let handle = pidfd_open(pid, PidfdFlags::empty()).ok(); // none if it has ended and the shell has noticed
         Process { shell, pid, handle }
     }
 
     fn kill(&mut self) {
+        if self.handle.is_none() {
+            return; // its number may be somebody else's by now
+        }
         self.signal(Signal::STOP); // and so it starts no more
         wait_until(|| self.stands_still());
         let all = below(self.pid);
@@ -243,11 +246,14 @@ impl Process {
 
     /// A server that is dead already hears nothing, and that is no error.
     fn signal(&self, signal: Signal) {
-        let _ = pidfd_send_signal(&self.handle, signal);
+        if let Some(handle) = &self.handle {
+            let _ = pidfd_send_signal(handle, signal);
+        }
     }
 
     fn is_dead(&self) -> bool {
-        let mut end = [PollFd::new(&self.handle, PollFlags::IN)];
+        let Some(handle) = &self.handle else { return true };
+        let mut end = [PollFd::new(handle, PollFlags::IN)];
         matches!(poll(&mut end, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(1..))
     }
 
