@@ -205,7 +205,7 @@ impl Guard {
 
     /// Turns a held read lock into the write lock if this is the only reader inside; `false` if it is not, and then it is
     /// still a reader. Of two readers that try, at most one can succeed, and only after the other let go. An upgraded
-    /// hold has a new, higher token.
+    /// hold has a new, higher token. ZooKeeper says `false` also while anybody waits, and etcd while a reader does.
     ///
     /// # Cancel safety
     /// Dropped before it completes, the store may or may not have made it the writer; this guard is a reader's, and trying

@@ -39,6 +39,10 @@ struct Table {
 }
 
 impl Table {
+    fn matching(&self, id: ClaimId) -> impl Iterator<Item = Arc<Hold>> + '_ {
+        self.holds.values().filter(move |hold| hold.claim.id == id).map(Arc::clone)
+    }
+
     fn insert(&mut self, hold: Arc<Hold>) {
         let at = hold.lock().state.next_event();
         hold.place.store(at.as_nanos(), Ordering::Relaxed);
@@ -210,7 +214,7 @@ impl Shared {
     }
 
     fn holds_matching(&self, id: ClaimId) -> Vec<Arc<Hold>> {
-        self.table().holds.values().filter(|hold| hold.claim.id == id).map(Arc::clone).collect()
+        self.table().matching(id).collect()
     }
 }
 
@@ -274,7 +278,13 @@ impl Listener for Shared {
     }
 
     fn lost(&self, id: ClaimId) {
-        for hold in self.holds_matching(id) {
+        let table = self.table();
+        let lost: Vec<_> = table.matching(id).collect();
+        if lost.is_empty() {
+            self.doubts.fetch_add(1, Ordering::Relaxed); // it may be on its way here, and is looked at when it comes
+        }
+        drop(table);
+        for hold in lost {
             hold.step(|shown| shown.state.refused());
         }
     }

@@ -30,6 +30,10 @@ impl Harness for Five {
     async fn residue(&self) -> usize {
         self.0.iter().map(Memory::residue).sum()
     }
+
+    fn numbers_readers_apart(&self) -> bool {
+        false
+    }
 }
 
 /// The same with tokens that are written back.
@@ -46,6 +50,10 @@ impl Harness for Fenced {
 
     async fn residue(&self) -> usize {
         self.0.residue().await
+    }
+
+    fn numbers_readers_apart(&self) -> bool {
+        self.0.numbers_readers_apart()
     }
 }
 

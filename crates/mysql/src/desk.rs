@@ -1,7 +1,7 @@
 //! Each verb's way to the server.
 //!
 //! Three connections at most: one for asks and all that is only read, one for renewals and ends, which nothing that a user
-//! asks for can hold up, and one for looking after waiters.
+//! asks for can hold up, and one for looking after waiters. An end whose caller finds the first one idle goes there.
 //!
 //! # Why waiters look, and are not told
 //!
@@ -110,7 +110,9 @@ impl Tables {
             return Ok(false);
         }
         let text = |server: &Server| server.writes_at_once().then(|| verbs::end_at_once(self.prefix(), ending));
-        Ok(matches!(self.keep.write("ending", text).await?, Some((1, _))))
+        // The connection that is kept for it lives on the keeper's thread: a detour, where nobody is in the way.
+        let link = if self.asks.is_at_hand() { &self.asks } else { &self.keep };
+        Ok(matches!(link.write("ending", text).await?, Some((1, _))))
     }
 
     /// Fetches what others had to say to this client.
@@ -329,8 +331,7 @@ impl Desk for Tables {
     fn leave<'a>(&'a self, names: &'a [LockName]) -> BoxFuture<'a, Answer<()>> {
         Box::pin(async move {
             self.fetch_mail().await?;
-            let text = format!("DELETE FROM {}client WHERE id = {}", self.prefix(), self.client);
-            self.ear.send("leaving", |_| text).await?;
+            self.forget_client(self.beat.load(Ordering::Relaxed)).await?;
             let said = self.tidy_names(&self.ear, names, Duration::ZERO).await?;
             // Holds may go on, and their renewals need their connection at once; the others are made when they are needed.
             self.ear.close().await;

@@ -13,7 +13,7 @@
 //! | replacing a procedure | `OR REPLACE`, in `/*M! */`, which keeps the rights on it | drop and create |
 //! | a limit for every statement of a session | `max_statement_time` | `max_execution_time` |
 //! | words that a column may not have | | `rank`, `of` and more: none of ours is one |
-//! | `VALUES(column)` in an upsert | as ever | deprecated: not used |
+//! | `VALUES(column)` in an upsert | as ever | deprecated, and understood |
 
 use std::fmt;
 

@@ -39,15 +39,16 @@ fn every_answer_is_the_records() {
 }
 
 fn histories_agree_at(level: &str) {
-    let mut runner = TestRunner::new(ProptestConfig {
+    let config = ProptestConfig {
         cases: 20,
         max_shrink_iters: 100,
         failure_persistence: None, // time is part of a history and cannot be kept
         ..ProptestConfig::default()
-    });
+    };
     let server = RefCell::new(TestServer::new(level));
     until_all_are_seen(EVERYTHING, |seen| {
         let seen = RefCell::new(seen);
+        let mut runner = TestRunner::new(config.clone()); // it counts its cases for as long as it lives
         let outcome = runner.run(&histories(), |(shapes, steps)| {
             let mut pair = Pair::new(&server, shapes);
             for step in &steps {

@@ -104,7 +104,8 @@ fn again(error: &DriverFailure) -> bool {
 
 /// A lock that was waited for too long, or a deadlock: the transaction was undone. On Galera, also a commit that another
 /// node's was in the way of.
-const LOCKED: &[u16] = &[1205, 1213, 3572, 3101];
+const LOCKED: &[u16] = &[1205, DEADLOCK, 3572, 3101];
+pub(crate) const DEADLOCK: u16 = 1213;
 /// What MariaDB says at once to whoever does not want to wait.
 pub(crate) const ROW_IS_LOCKED: u16 = 1205;
 /// A row that must be there is not.
@@ -117,6 +118,8 @@ const NOT_PRIMARY: &[u16] = &[1290, 1836, 1792, 1047];
 const INTERRUPTED: &[u16] = &[1053, 1317, 1927, 1180, 1152, 1159, 1161, 1969, 3024, 4031];
 /// Nothing more can be stored; whether a commit was is not known.
 const FULL: &[u16] = &[3, 1021, 1026, 1114];
+/// User or password are wrong.
+pub(crate) const NOT_YOU: u16 = 1045;
 /// A table is not there.
 pub(crate) const NO_TABLE: u16 = 1146;
 /// A table or procedure is not there: somebody may be making it.

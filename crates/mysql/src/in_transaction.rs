@@ -9,6 +9,8 @@
 //! - **Other transactions** wait for the row in `tx`, in the server's own queue.
 //! - **Verbs of lease clients** that are under way are waited for at the name's row. A lease that is held, or somebody in line,
 //!   is seen before that row is locked: the answer is "leased".
+//! - **Renewals** come without the name's row. The tickets of holds that time has ended are locked one by one, and closed, so that
+//!   a renewal that began in time brings none back. Nothing else is locked: a range of them would reach to the next names.
 //! - **An old snapshot**, at `REPEATABLE READ`, MySQL's default: plain reads show what was there when the transaction first
 //!   read. So the name's row is looked at plainly, and then with its lock, which shows what is there now: if the two differ,
 //!   whatever the caller would read under the lock may be old too, and the transaction must be run again. Where the lock is
@@ -54,7 +56,12 @@ pub fn in_transaction<D: Driver>(transaction: &mut D, name: impl AsRef<str>) -> 
 /// A lock wanted in a transaction; see [`in_transaction`].
 ///
 /// After `None` and after most errors the transaction can go on; but InnoDB keeps row locks to its end, so others may be
-/// told that the name is locked until then. Renewals of leases do not wait for it.
+/// told that the name is locked until then. Renewals of leases do not wait for it, except in two cases without
+/// [`first`](InTransaction::first): after an error that says to run the transaction again, until it was rolled back; and at
+/// `SERIALIZABLE`, where every look is a lock. A transaction that stays open then for a ttl costs the holder its lease.
+///
+/// Other names are not concerned, but at `SERIALIZABLE`: there, a transaction that finds somebody at its name, alive or not, keeps
+/// the names next to it from being renewed too.
 #[derive(Debug)]
 #[must_use = "nothing is locked before `lock`, `try_lock` or `try_lock_for`"]
 pub struct InTransaction<'a, D> {

@@ -20,9 +20,10 @@ use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Row};
 use tenure_core::lease::{Failure, Listener};
 use tenure_core::{Clock, HalfMade, Instant};
-use tokio::runtime::{Handle, RuntimeFlavor};
+use tokio::runtime::{self, Handle, RuntimeFlavor};
 
 use crate::config::Settings;
+use crate::connect::dial;
 use crate::error;
 use crate::examine::{self, Server};
 
@@ -96,6 +97,8 @@ struct Live {
     conn: Conn,
     server: Arc<Server>,
     used: Instant,
+    /// Where it lives.
+    runtime: runtime::Id,
     /// To be set when it falls silent; `None` where its runtime cannot stand still.
     homeward: Option<Arc<AtomicBool>>,
 }
@@ -194,6 +197,14 @@ impl Link {
         }
     }
 
+    /// Whether a request of the caller's would be sent at once, and its answer be read by the caller's own runtime: one that goes to
+    /// another's takes longer, and must rely on it.
+    pub(crate) fn is_at_hand(&self) -> bool {
+        let here = Handle::try_current().map(|runtime| runtime.id()).ok();
+        let is_here = |live: &Live| Some(live.runtime) == here && Instant::now().since(live.used) < IDLE;
+        self.place.try_lock().is_ok_and(|place| place.live.as_ref().is_some_and(is_here))
+    }
+
     /// Sees to it that there is a connection, made now if need be. One that is in use is one.
     ///
     /// # Cancel safety
@@ -287,14 +298,16 @@ impl Way {
 
     async fn log_in(&self) -> Made {
         let failed = |failure| error::explain_connect(failure, &self.settings);
-        let mut conn = Conn::new(self.settings.options().map_err(error::refused)?).await.map_err(failed)?;
+        let mut conn = dial(self.settings.options().map_err(error::refused)?).await.map_err(failed)?;
         let sent = Instant::now();
         let (server, now) = examine::look(&mut conn, &self.shared.runs).await.map_err(failed)?;
         examine::require(&server, &self.settings)?;
         conn.query_drop(server.setup()).await.map_err(failed)?;
-        let may_stand_still = Handle::current().runtime_flavor() == RuntimeFlavor::CurrentThread;
+        let runtime = Handle::current();
+        let may_stand_still = runtime.runtime_flavor() == RuntimeFlavor::CurrentThread;
         let homeward = may_stand_still.then(|| Arc::clone(&self.homeward));
-        Ok((Live { conn, server: Arc::new(server), used: Instant::now(), homeward }, sent, now))
+        let live = Live { conn, server: Arc::new(server), used: Instant::now(), runtime: runtime.id(), homeward };
+        Ok((live, sent, now))
     }
 }
 
@@ -311,20 +324,7 @@ impl Live {
 
 /// Sends statements, and gives the rows of every result that has columns.
 pub(crate) async fn read_all(conn: &mut Conn, text: &str) -> mysql_async::Result<Rows> {
-    match read_some(conn, text).await {
-        (sets, None) => Ok(sets),
-        (_, Some(failure)) => Err(failure),
-    }
-}
-
-/// The same, and what was answered before an error.
-pub(crate) async fn read_some(conn: &mut Conn, text: &str) -> (Rows, Option<mysql_async::Error>) {
     let mut sets = Vec::new();
-    let failure = read_into(conn, text, &mut sets).await.err();
-    (sets, failure)
-}
-
-async fn read_into(conn: &mut Conn, text: &str, sets: &mut Rows) -> mysql_async::Result<()> {
     let mut results = conn.query_iter(text).await?;
     while !results.is_empty() {
         let has_columns = !results.columns_ref().is_empty();
@@ -333,7 +333,8 @@ async fn read_into(conn: &mut Conn, text: &str, sets: &mut Rows) -> mysql_async:
             sets.push(rows);
         }
     }
-    results.drop_result().await // an error that came after the first result waits here, and a commit's is one
+    results.drop_result().await?; // an error that came after the first result waits here, and a commit's is one
+    Ok(sets)
 }
 
 /// A random while, growing with every failure: up to 20 ms after the first, never more than a second.

@@ -9,6 +9,12 @@
 //! Nothing is decided by what a plain read shows: at `REPEATABLE READ` that may be as old as the transaction. Who is inside
 //! and who waits is counted in the name's row, which is locked; whatever else decides is read with a lock.
 //!
+//! Nor is anything answered that a killed server may take back. InnoDB shows a commit, and gives its locks to the next, before
+//! the commit is on the disk; only whoever commits waits for that, if it wrote. A log is written in order, so whoever writes
+//! after what it saw is safe: so does whatever lets in or renews, also when it only finds what it wrote the first time. An end
+//! that finds nothing writes nothing: taken back, it is a hold that lasts to the end of its ttl. A look writes nothing either;
+//! `tenure_core::lease` says why what it finds may be believed for as long as it lasts.
+//!
 //! The clock is `UTC_TIMESTAMP(6)`: in a procedure it stands still within a statement and moves from one to the next, so it
 //! is read after the lock was waited for. It knows no time zone and so no summer time, and is the wall clock also where
 //! `sysdate-is-now` changes `SYSDATE`.

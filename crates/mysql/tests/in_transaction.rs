@@ -1,15 +1,16 @@
 //! The row lock in the user's own transaction, beside leases of the same name.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use mysql_async::prelude::Queryable as _;
 use mysql_async::{Conn, IsolationLevel, Opts, Transaction, TxOpts};
 use tenure_core::retry::Retries;
-use tenure_core::{Client, Environment, ErrorKind, Sequencer};
+use tenure_core::{Backend, Claim, Client, Environment, ErrorKind, Kind, LockName, Mode, Renewal, Sequencer, Wait};
 use tenure_mysql::{in_transaction, is_conflict};
 use tenure_testkit::servers::mariadb::MariaDb;
-use tenure_testkit::{eventually_async, in_time};
+use tenure_testkit::{claim, eventually, eventually_async, in_time};
 use tokio::task::JoinSet;
 
 const LEVELS: [IsolationLevel; 4] = [
@@ -18,6 +19,8 @@ const LEVELS: [IsolationLevel; 4] = [
     IsolationLevel::RepeatableRead,
     IsolationLevel::Serializable,
 ];
+/// Renewed after a third of it, and long enough that a machine may stand still for seconds.
+const RENEWED: Duration = Duration::from_secs(6);
 
 /// Tables of a test's own, in the server that all share.
 #[derive(Clone)]
@@ -37,9 +40,12 @@ impl Place {
         format!("{}?prefix={}", MariaDb::shared().url(), self.prefix)
     }
 
+    async fn backend(&self) -> Arc<dyn Backend> {
+        tenure_mysql::connect(&self.url().parse().unwrap()).await.unwrap()
+    }
+
     async fn client(&self) -> Client {
-        let backend = tenure_mysql::connect(&self.url().parse().unwrap()).await.unwrap();
-        Client::with_environment(backend, Environment::real()).unwrap()
+        Client::with_environment(self.backend().await, Environment::real()).unwrap()
     }
 
     async fn try_lock(&self, tx: &mut Transaction<'_>) -> tenure_core::Result<Option<Sequencer>> {
@@ -168,14 +174,17 @@ async fn waiting_for_a_lease_does_not_hold_up_its_holder() {
         let place = Place::new().await;
         let client = place.client().await;
         let mut db = connect().await;
-        let guard = client.mutex("x").unwrap().ttl(Duration::from_millis(500)).unwrap().lock().await.unwrap();
+        let guard = client.mutex("x").unwrap().ttl(RENEWED).unwrap().lock().await.unwrap();
         let mut tx = begin(&mut db, level).await;
-        let lock = in_transaction(&mut tx, "x").prefix(&place.prefix).first().try_lock_for(Duration::from_millis(1_200));
+        let lock = in_transaction(&mut tx, "x").prefix(&place.prefix).first().try_lock_for(Duration::from_millis(200));
         assert_eq!(lock.await.unwrap(), None);
-        guard.check().expect("it was renewed all the while");
-        let token = guard.token();
+        let (token, until) = (guard.token(), guard.valid_until());
         let lock = in_transaction(&mut tx, "x").prefix(&place.prefix).first().lock();
-        let (released, held) = tokio::join!(guard.release(), in_time("the lock", lock));
+        let holding = async {
+            eventually("it is renewed while a transaction waits", || guard.valid_until() > until).await;
+            guard.release().await
+        };
+        let (released, held) = tokio::join!(holding, in_time("the lock", lock));
         released.unwrap();
         assert!(held.unwrap().token > token, "{level:?}");
         let status: u32 = tx.query_first("SELECT @@in_transaction").await.unwrap().unwrap();
@@ -207,16 +216,18 @@ async fn a_lease_that_has_ended_by_time_is_in_nobodys_way() {
     for level in LEVELS {
         let place = Place::new().await;
         let client = place.client().await;
-        let mutex = client.mutex("x").unwrap().keep(false).ttl(Duration::from_millis(100)).unwrap();
-        let guard = mutex.lock().await.unwrap();
-        guard.lost().await;
+        // By hand: a keeper would end what was lost, perhaps at this very moment.
+        let backend = place.backend().await;
+        let ttl = Duration::from_millis(100);
+        let short = Claim { ttl, handover_ttl: ttl, ..claim(Kind::Mutex, 0) };
+        let granted = backend.acquire(&short, Wait::No).await.unwrap().expect("nobody has it");
         eventually_async("its time is up", async || client.view("x").await.unwrap().is_free()).await;
         let mut db = connect().await;
         let mut tx = begin(&mut db, level).await;
         let held = place.try_lock(&mut tx).await.unwrap().expect("nobody has it");
-        assert!(held.token > guard.token());
+        assert!(held.token > granted.token);
         tx.commit().await.unwrap();
-        guard.release().await.ok();
+        backend.release(&short).await.unwrap();
         client.mutex("x").unwrap().lock().await.unwrap().release().await.unwrap();
     }
 }
@@ -240,6 +251,96 @@ async fn whoever_is_in_line_comes_first() {
     in_time("the lock", in_transaction(&mut tx, "x").prefix(p).first().lock()).await.unwrap();
 }
 
+/// Readers, each with a ticket, since none is alone.
+async fn readers(backend: &dyn Backend, names: &[&str]) -> Vec<Claim> {
+    let mut claims = Vec::new();
+    for (number, name) in names.iter().enumerate() {
+        let name = LockName::new(name).unwrap();
+        let reader = Claim { name, mode: Mode::Shared, ..claim(Kind::RwLock, number) };
+        backend.acquire(&reader, Wait::No).await.unwrap().expect("there are only readers");
+        claims.push(reader);
+    }
+    claims
+}
+
+/// Neighbours are renewed, waited for and made, for as long as the transaction lasts: also where it found a name that time alone
+/// has made free, and that nobody has swept yet.
+#[tokio::test]
+async fn it_is_in_no_other_names_way() {
+    for level in LEVELS {
+        let place = Place::new().await;
+        let (client, second, backend) = (place.client().await, place.client().await, place.backend().await);
+        let mut claims = readers(&*backend, &["w", "w", "y", "y", "x", "x", "x"]).await;
+        let ended = claims.split_off(4);
+        let p = &place.prefix;
+        if level == IsolationLevel::Serializable {
+            // There every look is a lock, so it must not look where nobody is.
+            for reader in &ended {
+                backend.release(reader).await.unwrap();
+            }
+        } else {
+            // Two are inside, the third is in line, and all are dead.
+            MariaDb::shared().sql(&format!(
+                "UPDATE {p}ticket t JOIN {p}name n ON n.name = t.name SET t.waiting = t.seq = n.seq, t.client = 0, t.ends = 1, \
+                 n.holds = 2, n.waits = 1, n.taken = 2, n.head = n.seq, n.ends = 1 WHERE n.name = 'x'"
+            ));
+        }
+        let mut db = connect().await;
+        let mut tx = begin(&mut db, level).await;
+        let held = place.try_lock(&mut tx).await.unwrap().expect("nobody alive has it");
+        let is_held = |renewed: &tenure_core::Result<Renewal>| matches!(renewed, Ok(Renewal::Held { .. }));
+        eventually_async("neighbours are renewed", async || backend.renew(&claims).await.iter().all(is_held)).await;
+        if level != IsolationLevel::Serializable {
+            let waiting = tokio::spawn(async move { second.rw_lock("w").unwrap().write().await });
+            eventually_async("somebody waits next to it", async || client.view("w").await.unwrap().line.len() == 1).await;
+            for name in ["wa", "xa"] {
+                client.mutex(name).unwrap().lock().await.unwrap().release().await.unwrap();
+            }
+            waiting.abort();
+        }
+        let again = place.try_lock(&mut tx).await.unwrap().expect("it is this transaction's");
+        assert!(again.token > held.token);
+        tx.commit().await.unwrap();
+        let guard = in_time("the lease", client.mutex("x").unwrap().lock()).await.unwrap();
+        assert!(guard.token() > again.token, "{level:?}");
+        guard.release().await.unwrap();
+    }
+}
+
+/// A renewal reads the clock when it begins. One that began before the end of a hold, and comes to it only after a transaction
+/// had the name, does not bring it back.
+#[tokio::test]
+async fn a_renewal_under_way_brings_no_hold_back() {
+    let place = Place::new().await;
+    let (client, backend) = (place.client().await, place.backend().await);
+    let claims = readers(&*backend, &["w", "w", "x", "x"]).await;
+    let p = &place.prefix;
+    let mut gate = MariaDb::shared().session().unwrap();
+    gate.sql(&format!("DO GET_LOCK('{p}gate', 0)")).unwrap();
+    let waits_at_w = format!("IF OLD.name = 'w' THEN DO GET_LOCK('{p}gate', 600); END IF");
+    gate.sql(&format!("CREATE TRIGGER {p}gate BEFORE UPDATE ON {p}ticket FOR EACH ROW {waits_at_w}")).unwrap();
+    gate.sql(&format!(
+        "UPDATE {p}ticket SET ends = since + 1000000 WHERE name = 'x'; UPDATE {p}name SET ends = 1 WHERE name = 'x'"
+    ))
+    .unwrap();
+    let bytes =
+        claims.iter().flat_map(|claim| [claim.id.as_bytes().as_slice(), b"\0\x01", claim.name.as_str().as_bytes()].concat());
+    let hex: String = bytes.map(|byte| format!("{byte:02x}")).collect();
+    let renewing = format!("CALL {p}renew(x'{hex}')");
+    let renewal = tokio::task::spawn_blocking(move || MariaDb::shared().sql(&renewing));
+    let waits =
+        format!("SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE STATE = 'User lock' AND INFO LIKE '%{p}gate%'");
+    eventually("it waits at w", || MariaDb::shared().sql(&waits) == [["1"]]).await;
+    eventually_async("time has ended x", async || client.view("x").await.unwrap().is_free()).await;
+    let mut db = connect().await;
+    let mut tx = begin(&mut db, IsolationLevel::RepeatableRead).await;
+    place.try_lock(&mut tx).await.unwrap().expect("nobody has it");
+    tx.commit().await.unwrap();
+    gate.sql(&format!("DO RELEASE_LOCK('{p}gate')")).unwrap();
+    let rows = in_time("the renewal", renewal).await.unwrap();
+    assert_eq!(rows.last().unwrap()[1], "hhll");
+}
+
 /// The snapshot is taken; then somebody holds. However it is asked afterwards, the transaction never has it too.
 #[tokio::test]
 async fn an_old_snapshot_never_makes_two_holders() {
@@ -247,12 +348,13 @@ async fn an_old_snapshot_never_makes_two_holders() {
         let place = Place::new().await;
         let client = place.client().await;
         let (mut db, mut other) = (connect().await, connect().await);
-        if what == "renewed" {
-            let mutex = client.mutex("x").unwrap().ttl(Duration::from_millis(600)).unwrap();
-            std::mem::forget(mutex.lock().await.unwrap());
-        }
+        let renewed = match what {
+            "renewed" => Some(client.mutex("x").unwrap().ttl(RENEWED).unwrap().lock().await.unwrap()),
+            _ => None,
+        };
         let mut tx = begin(&mut db, IsolationLevel::RepeatableRead).await;
         tx.query_drop(format!("SELECT * FROM {}setup", place.prefix)).await.unwrap();
+        let snapshot = Instant::now();
         match what {
             "granted" => std::mem::forget(client.mutex("x").unwrap().lock().await.unwrap()),
             "granted and let go" => client.mutex("x").unwrap().lock().await.unwrap().release().await.unwrap(),
@@ -261,13 +363,101 @@ async fn an_old_snapshot_never_makes_two_holders() {
                 assert!(place.try_lock(&mut theirs).await.unwrap().is_some());
                 theirs.commit().await.unwrap();
             }
-            _ => tokio::time::sleep(Duration::from_millis(1_000)).await, // what the snapshot shows has ended by time
+            _ => {
+                // The server's clock may be a little slower than ours.
+                let is_over = || snapshot.elapsed() > RENEWED + RENEWED / 100;
+                eventually("what the snapshot shows has ended by time", is_over).await;
+                renewed.as_ref().unwrap().check().expect("it was renewed all the while");
+            }
         }
         let error = place.try_lock(&mut tx).await.expect_err(what);
         assert!(error.is_transient() && is_conflict(&error), "{what}: {error}");
         assert!(error.to_string().contains("run the transaction again"), "{error}");
         tx.rollback().await.unwrap();
     }
+}
+
+/// What is over by what the snapshot shows was renewed since; it may have been without a ticket then, and have one now.
+#[tokio::test]
+async fn a_hold_that_a_snapshot_does_not_show_is_found() {
+    for asked in [false, true] {
+        let place = Place::new().await;
+        let (client, backend) = (place.client().await, place.backend().await);
+        let alone = claim(Kind::Mutex, 0);
+        backend.acquire(&alone, Wait::No).await.unwrap().expect("nobody has it");
+        let mut db = connect().await;
+        // Its clock is ahead, so that nobody else thinks that the hold has ended.
+        db.query_drop(format!("SET timestamp = UNIX_TIMESTAMP() + {}", alone.ttl.as_secs() + 60)).await.unwrap();
+        let mut tx = begin(&mut db, IsolationLevel::RepeatableRead).await;
+        tx.query_drop(format!("SELECT * FROM {}setup", place.prefix)).await.unwrap();
+        let renewed = format!("UPDATE {}name SET ends = ends + {}", place.prefix, alone.ttl.as_micros());
+        MariaDb::shared().sql(&renewed);
+        if asked {
+            assert_eq!(client.ask("x", "please").await.unwrap(), 1, "and it has a ticket now");
+        }
+        let error = place.try_lock(&mut tx).await.expect_err("somebody has it");
+        assert!(is_conflict(&error), "{error}");
+        tx.rollback().await.unwrap();
+    }
+}
+
+/// A transaction that was told of a hold has locked nothing of it: its holder changes its mode, others ask it and end it.
+#[tokio::test]
+async fn a_transaction_that_only_looks_hides_no_hold() {
+    for level in &LEVELS[..3] {
+        let place = Place::new().await;
+        let client = place.client().await;
+        let mut db = connect().await;
+        let mut guard = client.rw_lock("x").unwrap().write().await.unwrap();
+        let mut tx = begin(&mut db, *level).await;
+        assert_eq!(place.try_lock(&mut tx).await.unwrap(), None, "a lease has it");
+        guard.downgrade().await.unwrap();
+        assert!(guard.try_upgrade().await.unwrap());
+        assert_eq!(client.ask("x", "please").await.unwrap(), 1);
+        assert_eq!(client.break_holds("x", None).await.unwrap(), 1);
+        tx.rollback().await.unwrap();
+
+        let mut tx = begin(&mut db, *level).await;
+        assert!(place.try_lock(&mut tx).await.unwrap().is_some());
+        assert_eq!(client.ask("x", "please").await.unwrap(), 0, "nobody holds it by a lease");
+        assert_eq!(client.break_holds("x", None).await.unwrap(), 0);
+        tx.commit().await.unwrap();
+    }
+}
+
+/// Another verb has the name's row in the very moment in which a transaction looks: nobody can say then who has the name, so
+/// whoever comes to the hold comes again.
+#[tokio::test]
+async fn a_look_in_a_verbs_way_is_waited_for() {
+    let place = Place::new().await;
+    let url = format!("{}&answer_limit=60s", place.url());
+    let backend = tenure_mysql::connect(&url.parse().unwrap()).await.unwrap();
+    let client = Client::with_environment(backend, Environment::real()).unwrap();
+    let mut db = connect().await;
+    let long = Duration::from_secs(600);
+    let mut guard = client.rw_lock("x").unwrap().ttl(long).unwrap().write().await.unwrap();
+    let mut tx = begin(&mut db, IsolationLevel::RepeatableRead).await;
+    assert_eq!(place.try_lock(&mut tx).await.unwrap(), None, "a lease has it");
+    let mut verb = MariaDb::shared().session().unwrap();
+    let refusals = || MariaDb::shared().sql("SHOW GLOBAL STATUS LIKE 'Com_signal'")[0][1].parse::<u64>().unwrap();
+    for what in ["downgrade", "ask", "break"] {
+        verb.sql(&format!("START TRANSACTION; SELECT * FROM {}name FOR UPDATE", place.prefix)).unwrap();
+        let before = refusals();
+        let doing = async {
+            match what {
+                "downgrade" => guard.downgrade().await.map(|()| 1),
+                "ask" => client.ask("x", "please").await,
+                _ => client.break_holds("x", None).await,
+            }
+        };
+        let ending = async {
+            eventually("it was refused", || refusals() > before).await;
+            verb.sql("COMMIT").unwrap();
+        };
+        let (done, ()) = tokio::join!(in_time(what, doing), ending);
+        assert_eq!(done.unwrap(), 1, "{what}");
+    }
+    tx.rollback().await.unwrap();
 }
 
 #[tokio::test]
@@ -285,7 +475,9 @@ async fn sixteen_count_to_three_hundred_at_every_level() {
                 for _ in 0..20 {
                     // A quarter holds a lease and writes in whatever transaction; the others lock in their own.
                     if let Some(client) = &client {
-                        let guard = client.mutex("x").unwrap().lock().await.unwrap();
+                        // Nobody renews it, so whoever waited has it for the whole ttl too: nothing else protects the work.
+                        let mutex = client.mutex("x").unwrap().ttl(Duration::from_secs(600)).unwrap().keep(false);
+                        let guard = mutex.lock().await.unwrap();
                         let mut tx = begin(&mut db, IsolationLevel::ReadCommitted).await;
                         place.add(&mut tx).await.unwrap();
                         tx.commit().await.unwrap();
@@ -295,7 +487,9 @@ async fn sixteen_count_to_three_hundred_at_every_level() {
                     let mut retries = Retries::new();
                     while let Err(error) = once(&place, &mut db, level).await {
                         assert!(is_conflict(&*error), "{level:?}: {error}");
-                        retries.pause().await.unwrap();
+                        if retries.pause().await.is_err() {
+                            retries = Retries::new(); // sixteen at once are many, and waiting long is no failure here
+                        }
                     }
                 }
             });
@@ -363,6 +557,19 @@ async fn nothing_is_left_once_somebody_tidies() {
         MariaDb::shared().sql(&rows).into_iter().flatten().all(|name| name == "z")
     };
     eventually_async("the rows go, while others lock", are_gone).await;
+}
+
+/// What cannot be removed is an error, and leaves no transaction open, in which all that the connection does next would be lost.
+#[tokio::test]
+async fn tidying_that_fails_leaves_nothing_open() {
+    let place = Place::new().await;
+    let p = &place.prefix;
+    MariaDb::shared().sql(&format!(
+        "INSERT INTO {p}tx VALUES ('x'); CREATE TRIGGER {p}stays BEFORE DELETE ON {p}tx FOR EACH ROW SIGNAL SQLSTATE '45000'"
+    ));
+    let mut db = connect().await;
+    db.query_drop(format!("CALL {p}leftovers(10, 0)")).await.unwrap_err();
+    assert_eq!(db.query_first::<u32, _>("SELECT @@in_transaction").await.unwrap(), Some(0));
 }
 
 #[tokio::test]

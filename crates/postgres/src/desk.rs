@@ -1,7 +1,7 @@
 //! The desk: each verb on the connection that is meant for it.
 //!
 //! A client has at most three: `asks` for asks and everything that is not urgent, `keep` for renewals and ends, which nothing else
-//! can hold up, and the ear, where it is told and its waiters are looked after.
+//! can hold up (an end whose caller finds `asks` idle, on its own runtime, goes there), and the ear, where it is told and its waiters are looked after.
 
 use std::sync::{Arc, OnceLock};
 
@@ -83,8 +83,17 @@ impl Shared {
         doing: &str,
         parse: impl FnOnce(&[Row]) -> std::result::Result<T, Garbled>,
     ) -> std::result::Result<T, Failure> {
-        let rows = live.send(&request, doing).await?;
+        let rows = match self.is_ours_alone(live) {
+            true => live.send_prepared(&request, doing).await?,
+            false => live.send(&request, doing).await?,
+        };
         parse(&rows).map_err(|Garbled| self.garbled(doing))
+    }
+
+    /// Whether no pooler lends the server's end of a connection to others: a message that was sent to us has arrived on one that goes
+    /// to the same place.
+    fn is_ours_alone(&self, live: &Live) -> bool {
+        self.ear.listens() && self.ear_link.open().is_some_and(|ear| ear.address == live.address)
     }
 
     /// The same on the connection for whatever is not urgent.
@@ -180,7 +189,10 @@ impl Desk for PostgresDesk {
     fn end<'a>(&'a self, ends: &'a [Ending]) -> BoxFuture<'a, Answer<Vec<Ended>>> {
         Box::pin(async move {
             let shared = self.shared();
-            let live = shared.keep.live().await?;
+            let live = match shared.asks.at_hand() {
+                Some(live) => live,
+                None => shared.keep.live().await?,
+            };
             let request = shared.verbs.end(ends);
             let said = shared.on(&live, request, "letting go of a lock", |rows| verbs::ended(rows, ends.len())).await?;
             Ok(Said { now: said.now, value: said.value.into_iter().map(|(ended, _)| ended).collect() })
@@ -192,7 +204,7 @@ impl Desk for PostgresDesk {
             let shared = self.shared();
             let live = shared.keep.live().await?;
             let mut guard = UntilAnswered { live: Some(&live), since: Instant::NEVER }; // whatever else it answers
-            let request = shared.verbs.renew(claims.iter().map(|claim| claim.id));
+            let request = shared.verbs.renew(claims.iter().map(|claim| (&claim.name, claim.id)));
             let answer = shared.on(&live, request, "renewing locks", |rows| verbs::renewed(rows, claims.len())).await;
             guard.live = None;
             answer
@@ -207,8 +219,8 @@ impl Desk for PostgresDesk {
                 None => shared.asks.live().await?,
             };
             let mut guard = UntilAnswered { live: Some(&live), since: Instant::now() };
-            let ids = waiters.iter().map(|(_, id)| *id);
-            let request = shared.verbs.touch(self.me, beat, shared.ear.listens(), ALIVE, ids);
+            let claims = waiters.iter().map(|(name, id)| (name, *id));
+            let request = shared.verbs.touch(self.me, beat, shared.ear.listens(), ALIVE, claims);
             let parse = |rows: &[Row]| verbs::touched(rows, waiters.len());
             let answer = shared.on(&live, request, "looking after waiters", parse).await;
             guard.live = None;

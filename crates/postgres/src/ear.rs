@@ -93,7 +93,9 @@ impl Shared {
 
     /// First the server's functions, then the engine: whoever is let in after this is told, and whoever was before it is looked
     /// after once more. In between, whoever is at a name of ours is waited for: it may have seen that we do not listen, and let
-    /// one of us in without a word, which a look before its commit would not see.
+    /// one of us in without a word, which a look before its commit would not see. Somebody's own transaction that has such a name is not
+    /// waited for: it lets nobody in, and may last for hours. One that is about to have it hides from us who is there before it, as do very
+    /// many names: whom those let in, the next beat finds.
     async fn start_being_told(&self, live: &Live) {
         if live.send(&self.verbs.hear(self.me), "listening").await.is_ok()
             && live.send(&self.verbs.outlast(self.me), "listening").await.is_ok()
@@ -173,5 +175,42 @@ impl Pushes for Heard {
             Some(shared) => shared.silenced(),
             None => self.listens.store(false, Ordering::Release),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tenure_testkit::in_time;
+    use tenure_testkit::servers::postgres::Postgres;
+    use tokio_postgres::NoTls;
+
+    use crate::schema::Layout;
+    use crate::verbs::Verbs;
+
+    async fn connect() -> tokio_postgres::Client {
+        let (client, connection) = tokio_postgres::connect(&Postgres::shared().url(), NoTls).await.unwrap();
+        tokio::spawn(connection);
+        client
+    }
+
+    /// A transaction has found a name whose only waiter was thought dead, and is one of ours: whoever waits for it would have the rows of
+    /// other names meanwhile.
+    #[tokio::test]
+    async fn a_transaction_that_has_a_name_is_not_outlasted() {
+        let layout = Layout::new("public", &format!("o{}_", std::process::id())).unwrap();
+        let (mut theirs, ours) = (connect().await, connect().await);
+        ours.batch_execute(&layout.one_at_a_time(&layout.ddl())).await.unwrap();
+        let waits = "INSERT INTO {name} (name, room, number, line, used) SELECT name, 1, 1, 1, 1 FROM unnest(ARRAY['a', 'x']) name;
+                     INSERT INTO {ticket} (id, name, seq, waiting, mode, take, room, client, ttl, handover_ttl, lock_delay, since, pid, host, note)
+                     SELECT gen_random_uuid(), name, 1, true, 0, 1, 1, 7, 1, 1, 0, 1, 1, '', '' FROM unnest(ARRAY['a', 'x']) name";
+        ours.batch_execute(&layout.fill(waits)).await.unwrap();
+        let tx = theirs.transaction().await.unwrap();
+        let lock = format!("SELECT {}('x', 0)", layout.full("in_transaction"));
+        assert!(tx.query_one(&lock, &[]).await.unwrap().get::<_, i64>(0) > 0, "its waiter is dead");
+        let verbs = Verbs::new(&layout);
+        let request = verbs.outlast(7);
+        let rows = in_time("it is over", ours.query_typed(request.sql, &request.params())).await.unwrap();
+        assert_eq!(rows.len(), 1, "the other name was waited for");
+        tx.commit().await.unwrap();
     }
 }

@@ -37,14 +37,15 @@ const MARK: Duration = Duration::from_secs(3_600);
 
 #[test]
 fn every_answer_is_the_records() {
-    let mut runner = TestRunner::new(ProptestConfig {
+    let config = ProptestConfig {
         cases: 50,
         max_shrink_iters: 200,
         failure_persistence: None, // time is part of a history and cannot be kept
         ..ProptestConfig::default()
-    });
+    };
     until_all_are_seen(EVERYTHING, |seen| {
         let seen = RefCell::new(seen);
+        let mut runner = TestRunner::new(config.clone()); // it counts its cases for as long as it lives
         let outcome = runner.run(&histories(), |(shapes, steps)| {
             let mut pair = Pair::new(shapes);
             for step in &steps {
@@ -87,6 +88,7 @@ const EVERYTHING: &[&str] = &[
     "told: asked",
     "told: lost",
     "let in several at once",
+    "in line behind a ticket in the name's row",
     "cell written",
     "cell refused",
     "a name removed",
@@ -261,7 +263,7 @@ impl Pair {
                 prop_assert_eq!(says, Asked::Late);
                 continue;
             }
-            let (joined, expected) = self.expect_asked(at, queue.is_some(), asks.len() == 1, now);
+            let (joined, expected) = self.expect_asked(at, queue.is_some(), now);
             waits |= joined;
             if let Asked::Granted { token, .. } = says {
                 self.tokens.insert(self.claims[at].id, token);
@@ -283,8 +285,8 @@ impl Pair {
         }
     }
 
-    /// What the record says to an ask, and whether it joined the line. One that is asked `alone` may go the short way.
-    fn expect_asked(&mut self, at: usize, queue: bool, alone: bool, now: u64) -> (bool, Asked) {
+    /// What the record says to an ask, and whether it joined the line.
+    fn expect_asked(&mut self, at: usize, queue: bool, now: u64) -> (bool, Asked) {
         let (claim, client, name) = (self.claims[at].clone(), self.shapes[at].client, self.shapes[at].name);
         let is_marked = self.marks.contains(&claim.id);
         let is_new = !self.records.contains_key(&name);
@@ -314,19 +316,8 @@ impl Pair {
         });
         if is_new && matches!(expected, Asked::Ended | Asked::Busy) {
             self.records.remove(&name); // its row was made for nothing
-        } else if expected == Asked::Ended && alone {
-            self.skip_token(name);
         }
         (joined, expected)
-    }
-
-    /// On the short way a token may have been drawn for a claim that then met its mark.
-    fn skip_token(&mut self, name: usize) {
-        let rows = self.sql("SELECT name, last FROM {name}");
-        let row = rows.iter().find(|row| row.get::<_, &str>(0) == self.names[name].as_str()).expect("it is there");
-        let last = Token::new(row.get::<_, i64>(1) as u64);
-        let record = self.records.get_mut(&name).expect("it is there");
-        record.last = record.last.max(last);
     }
 
     fn end(&mut self, (name, id): (usize, ClaimId), min_hold: Duration, mark: bool) -> Result<(), TestCaseError> {
@@ -352,7 +343,7 @@ impl Pair {
 
     fn renew(&mut self, whom: &[Who]) -> Result<(), TestCaseError> {
         let whom: Vec<_> = whom.iter().map(|who| self.find(*who)).collect();
-        let request = self.verbs.renew(whom.iter().map(|(_, id)| *id));
+        let request = self.verbs.renew(whom.iter().map(|(name, id)| (&self.names[*name], *id)));
         let said = verbs::renewed(&self.send(request), whom.len()).expect("an answer");
         for ((name, id), says) in whom.into_iter().zip(said.value) {
             let expected = match self.existing(name, said.now, |record, at, _| record.renew(id, at)) {
@@ -375,7 +366,8 @@ impl Pair {
         let name = whom[0].0;
         let ids: Vec<ClaimId> = whom.into_iter().filter(|(of, _)| *of == name).map(|(_, id)| id).collect();
         let alive = beat.unwrap_or_default();
-        let request = self.verbs.touch(client, beat.is_some(), true, alive, ids.iter().copied());
+        let claims = ids.iter().map(|id| (&self.names[name], *id));
+        let request = self.verbs.touch(client, beat.is_some(), true, alive, claims);
         let said = verbs::touched(&self.send(request), ids.len()).expect("an answer");
         let waits = |record: &Record| record.line.iter().any(|ticket| ids.contains(&ticket.id) && waits(ticket));
         if self.records.get(&name).is_some_and(waits) {
@@ -550,9 +542,13 @@ impl Pair {
     fn look_at_rows(&mut self) -> Result<(), TestCaseError> {
         let rows = self.sql(
             "SELECT n.name, n.last, n.taken, n.held, n.line,
-                    (SELECT coalesce(sum(take), 0)::bigint FROM {ticket} t WHERE t.name = n.name AND NOT waiting),
+                    coalesce((n.solo).take, 0)
+                    + (SELECT coalesce(sum(take), 0)::bigint FROM {ticket} t WHERE t.name = n.name AND NOT waiting),
                     NOT EXISTS (SELECT FROM {ticket} t WHERE t.name = n.name AND (
-                      CASE WHEN waiting THEN seq < n.front ELSE seq < n.oldest OR expires < n.opens END))
+                      CASE WHEN waiting THEN seq < n.front ELSE seq < n.oldest OR expires < n.opens END)),
+                    (n.solo).id IS NULL OR ((n.solo).name, (n.solo).expires, (n.solo).token, n.held) = (n.name, n.opens, n.last, 1)
+                                           AND (n.solo).seq BETWEEN n.oldest AND n.number,
+                    (n.solo).id IS NOT NULL AND n.line > 0
                FROM {name} n ORDER BY n.name",
         );
         let found: Vec<&str> = rows.iter().map(|row| row.get(0)).collect();
@@ -568,9 +564,16 @@ impl Pair {
             prop_assert_eq!(row.get::<_, i32>(3) as usize, record.line.len() - waiting);
             prop_assert_eq!(row.get::<_, i32>(4) as usize, waiting);
             prop_assert!(row.get::<_, bool>(6), "oldest, front or opens is too late");
+            prop_assert!(row.get::<_, bool>(7), "the ticket in the name's row is another");
+            if row.get(8) {
+                self.saw("in line behind a ticket in the name's row");
+            }
         }
         let tickets: usize = self.records.values().map(|record| record.line.len()).sum();
-        let counts = self.sql("SELECT (SELECT count(*) FROM {ticket}), (SELECT count(*) FROM {mark})");
+        let counts = self.sql(
+            "SELECT (SELECT count(*) FROM {ticket}) + (SELECT count(*) FROM {name} WHERE (solo).id IS NOT NULL),
+                    (SELECT count(*) FROM {mark})",
+        );
         prop_assert_eq!(counts[0].get::<_, i64>(0) as usize, tickets);
         prop_assert_eq!(counts[0].get::<_, i64>(1) as usize, self.marks.len());
         Ok(())

@@ -11,8 +11,8 @@
 //!   go of, since it happened in a subtransaction.
 //! - **Other transactions** wait for the advisory lock in the server's own queue, for as long as they like.
 //! - **Session locks** of the same prefix are advisory locks with a key of their own, which is taken along.
-//! - **An old snapshot**, at `REPEATABLE READ` or `SERIALIZABLE`: every grant writes the name's row, every renewal its ticket,
-//!   and both are read here with a lock. A transaction that began before the last of them fails with 40001, and must be run
+//! - **An old snapshot**, at `REPEATABLE READ` or `SERIALIZABLE`: every grant writes the name's row, every renewal that or its
+//!   ticket, and both are read here with a lock. A transaction that began before the last of them fails with 40001, and must be run
 //!   again; it never holds the name beside somebody else. So at these levels whoever had to wait fails, by design of
 //!   PostgreSQL: nothing that a transaction reads can be newer than its first statement. Where the caller says that nothing was
 //!   done yet ([`InTransaction::first`]), it is begun anew here (`ROLLBACK AND CHAIN`) until it need not wait.

@@ -3,7 +3,8 @@
 //! Asks run on the runtime of whoever happened to need the connection first: a request that hopped to a thread of our own and
 //! back would cost a good part of what the server does. The price is that the connection vanishes with that runtime, which its
 //! driver's end tells; or stands still, where the runtime has one thread and that is elsewhere: a connection that fell silent on
-//! such a runtime is made anew on the keeper's, and so are all that follow it. Renewals, ends and the ear live there from the start.
+//! such a runtime is made anew on the keeper's, and so are all that follow it. Renewals, ends and the ear live there from the start;
+//! an end whose caller finds the connection for asks idle, on its own runtime, goes there.
 //!
 //! Who can interleave: any number of tasks send through one [`Live`], one request at a time, each a transaction of its own. A
 //! pooler lends the server's end to somebody else after every transaction: with a second request on its way behind the first, or
@@ -12,6 +13,8 @@
 //!
 //! Only one task at a time connects; the others wait for it and share what it made. After a failed attempt the next one waits a
 //! while, longer each time and at random, so that a restarted server is not stormed.
+
+mod prepared;
 
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -22,10 +25,12 @@ use std::time::Duration;
 use tenure_core::lease::{Failure, Listener};
 use tenure_core::{Address, Clock, Error, ErrorKind, HalfMade, Instant};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::runtime::{Handle, RuntimeFlavor};
+use tokio::runtime::{self, Handle, RuntimeFlavor};
+use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{AsyncMessage, Client, Connection, NoTls, Row};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
+use self::prepared::{How, Prepared};
 use crate::config::Settings;
 use crate::error::{After, explain, explain_connect, refused};
 use crate::examine::{self, Server};
@@ -83,10 +88,13 @@ pub(crate) struct Live {
     is_given_up: AtomicBool,
     /// When the last answer came.
     heard: AtomicU64,
+    /// Which carries it.
+    runtime: runtime::Id,
     /// To be set when it falls silent; `None` where its runtime cannot stand still.
     homeward: Option<Arc<AtomicBool>>,
     /// Whoever has it may send.
     turn: tokio::sync::Mutex<()>,
+    prepared: Prepared,
 }
 
 impl Link {
@@ -104,6 +112,13 @@ impl Link {
     /// The connection, if there is one.
     pub(crate) fn open(&self) -> Option<Arc<Live>> {
         self.current().as_ref().filter(|live| live.is_open()).map(Arc::clone)
+    }
+
+    /// The connection, if a request of the caller's would be sent at once, and carried by the caller's own runtime: one that goes to
+    /// another's takes longer, and must rely on it.
+    pub(crate) fn at_hand(&self) -> Option<Arc<Live>> {
+        let here = Handle::try_current().map(|runtime| runtime.id()).ok();
+        self.open().filter(|live| Some(live.runtime) == here && live.turn.try_lock().is_ok())
     }
 
     /// The connection, made now if need be. Boxed where it is made: every request carries the room for this future.
@@ -126,6 +141,7 @@ impl Link {
         if let Some(live) = self.open() {
             return Ok(live); // somebody was faster
         }
+        self.current().take(); // where connections are short, the one that was given up may be the one that is needed
         Clock::Boot.sleep_until(attempts.not_before).await;
         let home = self.way.listener.home().filter(|_| self.way.homeward.load(Ordering::Relaxed));
         let made = match home {
@@ -206,7 +222,8 @@ impl Way {
         let sent = Instant::now();
         let server = examine::look(&client, &self.settings).await.map_err(failed)?;
         examine::require(&server, address, &self.settings).map_err(refused)?;
-        let may_stand_still = Handle::current().runtime_flavor() == RuntimeFlavor::CurrentThread;
+        let runtime = Handle::current();
+        let may_stand_still = runtime.runtime_flavor() == RuntimeFlavor::CurrentThread;
         let live = Live {
             client,
             settings: Arc::clone(&self.settings),
@@ -214,7 +231,9 @@ impl Way {
             server,
             is_given_up: AtomicBool::new(false),
             turn: tokio::sync::Mutex::default(),
+            prepared: Prepared::default(),
             heard: AtomicU64::new(Instant::now().as_nanos()),
+            runtime: runtime.id(),
             homeward: may_stand_still.then(|| Arc::clone(&self.homeward)),
         };
         Ok((Arc::new(live), sent))
@@ -282,9 +301,54 @@ impl Live {
     /// # Cancel safety
     /// Dropped, the request may or may not be executed.
     pub(crate) async fn send(&self, request: &Request<'_>, doing: &str) -> Result<Vec<Row>, Failure> {
+        self.exchange(self.plainly(request), doing).await
+    }
+
+    /// The same where the server's end is ours alone: what comes often is prepared.
+    ///
+    /// # Cancel safety
+    /// As of [`send`](Live::send).
+    pub(crate) async fn send_prepared(&self, request: &Request<'_>, doing: &str) -> Result<Vec<Row>, Failure> {
+        let statement = match self.prepared.how(request.sql) {
+            How::Plainly => return self.send(request, doing).await,
+            How::ToBePrepared => None,
+            How::Prepared(statement) => Some(statement),
+        };
+        let asking = async {
+            let parameters = request.params();
+            let statement = match statement {
+                Some(statement) => statement,
+                None => {
+                    let types: Vec<Type> = parameters.iter().map(|(_, kind)| kind.clone()).collect();
+                    let statement = self.client.prepare_typed(request.sql, &types).await?;
+                    self.prepared.keep(request.sql, &statement);
+                    statement
+                }
+            };
+            let values: Vec<&(dyn ToSql + Sync)> = parameters.iter().map(|(value, _)| *value).collect();
+            match self.client.query(&statement, &values).await {
+                Err(error) if prepared::is_over(&error) => {
+                    self.prepared.forget(request.sql);
+                    self.plainly(request).await
+                }
+                answer => answer,
+            }
+        };
+        self.exchange(asking, doing).await
+    }
+
+    async fn plainly(&self, request: &Request<'_>) -> Result<Vec<Row>, tokio_postgres::Error> {
+        self.client.query_typed(request.sql, &request.params()).await
+    }
+
+    /// Asks when nobody else does, and says what came of it.
+    async fn exchange(
+        &self,
+        asking: impl Future<Output = Result<Vec<Row>, tokio_postgres::Error>>,
+        doing: &str,
+    ) -> Result<Vec<Row>, Failure> {
         let sent = Instant::now();
-        let (sql, parameters) = (request.sql, request.params());
-        match tokio::time::timeout(ANSWER_LIMIT, self.alone(self.client.query_typed(sql, &parameters))).await {
+        match tokio::time::timeout(ANSWER_LIMIT, self.alone(asking)).await {
             Ok(Ok(rows)) => {
                 self.has_answered();
                 Ok(rows)

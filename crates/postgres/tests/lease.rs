@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use tenure_core::{Backend, Client};
+use tenure_core::{Backend, Claim, Client, Kind, Mode, Renewal, Wait};
 use tenure_testkit::servers::postgres::{BouncerOptions, PgBouncer, PoolMode, Postgres, PostgresOptions};
-use tenure_testkit::{eventually, eventually_async, in_time};
+use tenure_testkit::{claim, eventually, eventually_async, in_time};
 use tokio::task::JoinSet;
 
 const LONG: Duration = Duration::from_secs(30);
@@ -49,6 +49,119 @@ async fn every_isolation_level_works() {
         in_time(level, tasks.join_all()).await;
         assert_eq!(postgres.sql("SELECT count(*) FROM tenure_ticket"), [["0"]], "{level}");
     }
+}
+
+/// A hold that is alone has its ticket in the name's row until somebody comes in beside it. Renewals that meet that moment may
+/// find that somebody is at it, and never that it is lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_renewal_finds_a_hold_while_it_gets_a_row_of_its_own() {
+    for level in ["read committed", "repeatable read"] {
+        let postgres = Postgres::start(PostgresOptions::new().set("default_transaction_isolation", level));
+        let (holder, other) = (open(&postgres.url()).await, open(&postgres.url()).await);
+        for round in 0..200 {
+            let shared = |number| Claim { mode: Mode::Shared, ..claim(Kind::RwLock, number) };
+            let (mine, theirs) = (shared(2 * round), shared(2 * round + 1));
+            holder.acquire(&mine, Wait::No).await.unwrap().expect("nobody has it");
+            let renewing = async {
+                for _ in 0..4 {
+                    let renewal = holder.renew(std::slice::from_ref(&mine)).await.remove(0);
+                    assert!(!matches!(renewal, Ok(Renewal::Lost)), "round {round}");
+                }
+            };
+            let entering = async { other.acquire(&theirs, Wait::No).await.unwrap().expect("a reader is let in") };
+            tokio::join!(renewing, entering);
+            assert_eq!(postgres.sql("SELECT count(*) FROM tenure_ticket"), [["2"]], "each has a row");
+            assert!(matches!(holder.renew(std::slice::from_ref(&mine)).await[0], Ok(Renewal::Held { .. })));
+            holder.release(&mine).await.unwrap();
+            other.release(&theirs).await.unwrap();
+        }
+    }
+}
+
+/// Renewals wait for nobody, so whoever is at the name's row is in their way. Where somebody asks again and again, or gives up, a hold
+/// that was handed over has a row of its own well before it must be renewed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_name_that_many_are_at_does_not_keep_renewals_out() {
+    let postgres = Postgres::start(PostgresOptions::new());
+    let (first, second, third) = (open(&postgres.url()).await, open(&postgres.url()).await, open(&postgres.url()).await);
+    let rows = |waiting| postgres.sql(&format!("SELECT count(*) FROM tenure_ticket WHERE {waiting}")).remove(0).remove(0);
+    for asks in [true, false] {
+        let claims: Vec<Claim> = (0..3).map(|number| claim(Kind::Mutex, number)).collect();
+        first.acquire(&claims[0], Wait::No).await.unwrap().expect("nobody has it");
+        let waiting = tokio::spawn({
+            let (second, claim) = (Arc::clone(&second), claims[1].clone());
+            async move { second.acquire(&claim, Wait::Forever).await.unwrap().expect("it is let in") }
+        });
+        eventually("the second waits", || rows("waiting") == "1").await;
+        first.release(&claims[0]).await.unwrap();
+        in_time("the second is let in", waiting).await.unwrap();
+        assert_eq!(rows("true"), "0", "it is in the name's row");
+        eventually_async("it has a row of its own", async || {
+            if asks {
+                assert!(third.acquire(&claims[2], Wait::No).await.unwrap().is_none());
+            } else {
+                third.release(&claims[2]).await.unwrap();
+            }
+            rows("NOT waiting") == "1"
+        })
+        .await;
+        assert!(matches!(second.renew(&claims[1..2]).await[0], Ok(Renewal::Held { .. })));
+        second.release(&claims[1]).await.unwrap();
+    }
+}
+
+/// Whoever is let in is followed by a dead one: that goes with the hand-over, and is not met again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hand_over_drops_the_dead_behind_whoever_is_let_in() {
+    let postgres = Postgres::start(PostgresOptions::new());
+    postgres.sql("CREATE ROLE third SUPERUSER LOGIN"); // so that its connections are known
+    let (first, second) = (open(&postgres.url()).await, open(&postgres.url()).await);
+    let third = open(&postgres.url_as("third", "", "postgres")).await;
+    let claims: Vec<Claim> = (0..3).map(|number| claim(Kind::FairMutex, number)).collect();
+    first.acquire(&claims[0], Wait::No).await.unwrap().expect("nobody has it");
+    let waits = |backend: &Arc<dyn Backend>, claim: &Claim| {
+        let (backend, claim) = (Arc::clone(backend), claim.clone());
+        tokio::spawn(async move { backend.acquire(&claim, Wait::Forever).await.unwrap() })
+    };
+    let line = || postgres.sql("SELECT count(*) FROM tenure_ticket WHERE waiting").remove(0).remove(0);
+    let second_waits = waits(&second, &claims[1]);
+    eventually("the second waits", || line() == "1").await;
+    let third_waits = waits(&third, &claims[2]);
+    eventually("the third waits", || line() == "2").await;
+    third_waits.abort();
+    let _ = third_waits.await;
+    drop(third);
+    let theirs = "SELECT count(*) FROM pg_stat_activity WHERE usename = 'third'";
+    eventually("nobody speaks for it any more", || postgres.sql(theirs) == [["0"]]).await;
+    postgres.sql(
+        "UPDATE tenure_client SET alive = 0 \
+          WHERE client = (SELECT client FROM tenure_ticket WHERE waiting ORDER BY seq DESC LIMIT 1)",
+    );
+    first.release(&claims[0]).await.unwrap();
+    in_time("the second is let in", second_waits).await.unwrap().expect("it is let in");
+    assert_eq!(postgres.sql("SELECT held, line, (SELECT count(*) FROM tenure_ticket) FROM tenure_name"), [["1", "0", "0"]]);
+    second.release(&claims[1]).await.unwrap();
+}
+
+/// Tables of the version before get what they lack, with what is held in them, and functions that gave something else.
+#[tokio::test]
+async fn tables_of_version_1_are_changed() {
+    let postgres = Postgres::start(PostgresOptions::new());
+    tenure_postgres::migrate(&postgres.url().parse().unwrap()).await.unwrap();
+    postgres.sql(
+        "DROP FUNCTION tenure_session_wait(text, integer, boolean, integer); \
+         CREATE FUNCTION tenure_session_wait(text, integer, boolean, integer) RETURNS void LANGUAGE sql AS ''; \
+         CREATE FUNCTION tenure_renew(uuid[]) RETURNS void LANGUAGE sql AS ''; \
+         ALTER TABLE tenure_name DROP COLUMN solo, DROP COLUMN marked; \
+         INSERT INTO tenure_name (name, last, used) VALUES ('x', 9000000000000000, 1); \
+         UPDATE tenure_setup SET version = 1",
+    );
+    let held = client(&postgres.url()).await.mutex("x").unwrap().lock().await.unwrap();
+    assert!(held.token().get() > 9_000_000_000_000_000, "the name's row is the same");
+    assert_eq!(postgres.sql("SELECT (solo).token = last FROM tenure_name"), [["t"]]);
+    assert_eq!(postgres.sql("SELECT version FROM tenure_setup"), [["2"]]);
+    assert_eq!(postgres.sql("SELECT count(*) FROM pg_proc WHERE proname = 'tenure_renew'"), [["1"]], "the old one has gone");
+    held.release().await.unwrap();
 }
 
 /// Two hundred waiters of a client are at most three connections, and each hand-over is one statement of the one who lets go and
@@ -157,7 +270,7 @@ async fn tables_that_several_make_at_once() {
     let settings = tenure_postgres::Settings::from_url(&format!("{}?schema=locks", postgres.url()).parse().unwrap());
     let ddl = tenure_postgres::schema(&settings.unwrap()).unwrap();
     postgres.sql(&ddl); // again, as an administrator would
-    assert_eq!(postgres.sql("SELECT version FROM locks.tenure_setup"), [["1"]]);
+    assert_eq!(postgres.sql("SELECT version FROM locks.tenure_setup"), [["2"]]);
 }
 
 /// Marks and the rows of dead clients go with time, as soon as somebody uses the store.
@@ -184,7 +297,7 @@ async fn a_silent_host_does_not_hide_the_next_one() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap(); // the kernel says hello, and nobody anything more
     let address = postgres.address().to_string();
     let url = postgres.url().replacen(&address, &format!("{},{address}", silent.local_addr().unwrap()), 1);
-    let client = client(&format!("{url}?connect_limit=2s&answer_limit=2s")).await;
+    let client = client(&format!("{url}?connect_limit=10s&answer_limit=10s")).await;
     let mutex = client.mutex("x").unwrap().ttl(LONG).unwrap();
     eventually_async("it gets in", || async { mutex.try_lock().await.is_ok_and(|held| held.is_some()) }).await;
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tenure_core::{Client, Environment, ErrorKind, Instant};
 use tenure_testkit::proxy::{Fault, Proxy, Toward, Which};
 use tenure_testkit::servers::postgres::{BouncerOptions, PgBouncer, PoolMode, Postgres, PostgresOptions};
-use tenure_testkit::{Rng, eventually, eventually_async, in_time};
+use tenure_testkit::{Rng, a_long_hold_goes_to_the_line, eventually, eventually_async, in_time, tasks_in_turn};
 
 async fn client(url: &str) -> Client {
     let backend = tenure_postgres::connect(&url.parse().unwrap()).await.expect("the server is there");
@@ -58,24 +58,51 @@ async fn a_limit_at_the_moment_of_the_grant() {
     assert!(in_time("it can be had", holder.mutex("x").unwrap().try_lock()).await.unwrap().is_some());
 }
 
+/// It is let go of in the server once it was had for a while.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_is_not_passed_on_for_long() {
+    let server = Postgres::start(PostgresOptions::new());
+    a_long_hold_goes_to_the_line(client(&url(&server)).await, client(&url(&server)).await).await;
+}
+
+/// A session's lock goes from task to task without the server, and nobody else is kept from it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_is_passed_on_and_others_get_their_turn() {
+    let server = Postgres::start(PostgresOptions::new());
+    tasks_in_turn(client(&url(&server)).await, client(&url(&server)).await).await;
+    eventually("nothing stays locked", || locks(&server) == 0).await;
+    eventually("nothing is shown", || server.sql("SELECT count(*) FROM tenure_session") == [["0"]]).await;
+}
+
 /// F34: a host that vanishes without a word frees its locks within the ttl, rounded up; and knows before.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_host_that_vanishes() {
     let server = Postgres::start(PostgresOptions::new());
+    let ttl = Duration::from_secs(2);
+    let mut times = Vec::new();
+    // A machine that stands still at the wrong moment is late once, and what is always late is late five times.
+    while times.last().is_none_or(|took| *took >= ttl * 4) {
+        assert!(times.len() < 5, "freed so long after it vanished: {times:?}");
+        times.push(freed_after(&server, ttl).await);
+    }
+}
+
+/// How long after a host vanished its lock is somebody else's.
+async fn freed_after(server: &Postgres, ttl: Duration) -> Duration {
     let proxy = Proxy::start(server.address());
     let through = format!("postgres://postgres@{}/postgres?liveness=session", proxy.address());
-    let (far, near) = (client(&through).await, client(&url(&server)).await);
-    let ttl = Duration::from_secs(2);
+    let (far, near) = (client(&through).await, client(&url(server)).await);
     let held = far.mutex("x").unwrap().ttl(ttl).unwrap().lock().await.unwrap();
     let lock = near.mutex("x").unwrap();
     let waiting = tokio::spawn(async move { lock.lock().await });
     proxy.set(Which::All, Fault::Blackhole(Toward::Both));
     let stalled = Instant::now();
     let next = in_time("the next is let in", waiting).await.unwrap().unwrap();
-    assert!(Instant::now().since(stalled) < ttl * 4, "freed {:?} after it vanished", Instant::now().since(stalled));
+    let took = Instant::now().since(stalled);
     assert!(held.valid_until() < Instant::now(), "the next holder came in before the window was over");
     assert_eq!(held.check().unwrap_err().kind(), ErrorKind::Lost);
     assert!(next.token() > held.token());
+    took
 }
 
 /// A session that the server ends is the loss of all its holds, at once; whoever waits goes on waiting.
@@ -185,4 +212,31 @@ async fn more_waiters_than_sessions() {
     for waiting in waiting {
         in_time("all are served", waiting).await.unwrap();
     }
+}
+
+/// The session ends while its hold is being made a reader's: whoever holds is told at once, and not by its next renewal.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_that_ends_while_a_mode_is_changed() {
+    let server = Postgres::start(PostgresOptions::new());
+    let one = client(&url(&server)).await;
+    let mut held = one.rw_lock("x").unwrap().ttl(Duration::from_secs(600)).unwrap().write().await.unwrap();
+    eventually("it is shown", || server.sql("SELECT count(*) FROM tenure_session") == [["1"]]).await;
+    // What others see of it cannot be changed meanwhile, so that the change is under way.
+    let (db, connection) = tokio_postgres::connect(&server.url(), tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    db.batch_execute("BEGIN; LOCK TABLE tenure_session IN ACCESS EXCLUSIVE MODE").await.unwrap();
+    let changing = tokio::spawn(async move { (held.downgrade().await, held) });
+    let mut pid = None;
+    eventually("it is under way", || {
+        let waits = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%convert%' \
+                     AND pid <> pg_backend_pid()";
+        pid = server.sql(waits).into_iter().flatten().next();
+        pid.is_some()
+    })
+    .await;
+    server.sql(&format!("SELECT pg_terminate_backend({})", pid.unwrap()));
+    db.batch_execute("ROLLBACK").await.unwrap();
+    let (changed, held) = changing.await.unwrap();
+    changed.unwrap_err();
+    in_time("the loss is told", held.lost()).await;
 }

@@ -30,14 +30,15 @@ const MARK: Duration = Duration::from_secs(3_600);
 
 #[test]
 fn every_answer_is_the_records() {
-    let mut runner = TestRunner::new(ProptestConfig {
+    let config = ProptestConfig {
         cases: 50,
         max_shrink_iters: 400,
         failure_persistence: None, // time is part of a history and cannot be kept
         ..ProptestConfig::default()
-    });
+    };
     until_all_are_seen(EVERYTHING, |seen| {
         let seen = RefCell::new(seen);
+        let mut runner = TestRunner::new(config.clone()); // it counts its cases for as long as it lives
         let outcome = runner.run(&histories(), |(shapes, steps)| {
             let mut pair = Pair::new(shapes);
             for step in &steps {

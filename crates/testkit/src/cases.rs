@@ -49,6 +49,7 @@ macro_rules! cases {
                 downgrade_lets_readers_in
                 upgrade_alone
                 two_readers_cannot_both_upgrade
+                an_upgrade_keeps_those_out_who_waited
                 up_and_down_again
                 only_the_other_mode_can_be_converted_to
                 a_lost_hold_cannot_be_converted
@@ -128,6 +129,7 @@ macro_rules! cases {
             ]
             renewal { Nothing } => [
                 a_busy_executor_does_not_starve_it
+                another_runtime_may_rest
                 the_runtime_may_end
                 a_thousand_holds_renew_together
                 nothing_is_renewed_after_the_end
@@ -176,6 +178,7 @@ macro_rules! cases {
             closing { Nothing } => [
                 while_others_hold
                 while_others_wait
+                while_others_have_waited
                 while_others_ask
                 twice_and_used_after
             ]

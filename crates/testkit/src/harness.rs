@@ -36,6 +36,18 @@ pub trait Harness: Send + Sync + Sized + 'static {
         true
     }
 
+    /// Whether readers that enter at the same time have different numbers: not where each of several nodes counts for itself.
+    fn numbers_readers_apart(&self) -> bool {
+        true
+    }
+
+    /// Whether everybody who is seen to wait for `name` is skipped soon if it dies: a store may need another step for that after it
+    /// noted a newcomer, and who dies in between stays in line for its ttl. Asked of a name that one exclusive claim has.
+    fn is_settled(&self, name: &str) -> impl Future<Output = bool> + Send {
+        let _ = name;
+        ready(true)
+    }
+
     /// Does something bad to the store; `false` if this store cannot be treated like that.
     fn sabotage(&self, how: Sabotage) -> impl Future<Output = bool> + Send {
         let _ = how;

@@ -14,21 +14,24 @@
 //! - [`Faulty`]: a store with faults at the flick of a switch; [`taker`]: a second process, to be killed and stopped
 //! - [`servers`]: real ones, which end with the test; [`proxy`]: a network with faults in front of them; [`mod@faults`]: what
 //!   happens to databases then
+//! - [`tasks_in_turn`]: tasks of one client that are in a hurry, beside somebody else
 //! - [`shops`]: selling the last item, in as many ways as there are locks
 //! - [`names`]: names that look like something else; [`polls`]: a future that is dropped after so many polls
-//! - [`Scene`], [`Lock`], [`eventually`]: what the cases are written with
+//! - [`Scene`], [`Lock`], [`claim()`], [`eventually`]: what the cases are written with
 //!
 //! Cases do not depend on how fast the machine is: they wait for conditions, with one generous limit, and where a
 //! promise is about time they compare instants that cannot be in another order.
 
 mod at_home;
 mod cases;
+mod claims;
 pub mod faults;
 pub mod faulty;
 pub mod fenced;
 pub mod fences;
 mod harness;
 pub mod history;
+mod in_turn;
 mod lock;
 pub mod names;
 pub mod polls;
@@ -45,8 +48,10 @@ pub mod taker;
 mod wait;
 
 pub use at_home::AtHome;
+pub use claims::claim;
 pub use faulty::{Faults, Faulty};
 pub use harness::{Harness, MemoryHarness, Sabotage};
+pub use in_turn::{a_long_hold_goes_to_the_line, tasks_in_turn};
 pub use lock::{Held, Lock, Options, Shape};
 pub use rng::Rng;
 pub use scene::{Need, Scene, run, run_as, serve};

@@ -7,6 +7,7 @@ use tenure_core::backend::{BoxFuture, Reach};
 use tenure_core::{Backend, Client, ErrorKind, Kind, MIN_TTL, Result, View};
 
 use crate::harness::client_of;
+use crate::history::{History, expect_sound, expect_sound_but_order};
 use crate::suite::boxed::{Case, MutexCase, Playing};
 use crate::taker::Taker;
 use crate::{Faults, Faulty, Harness, Sabotage, Shape, eventually_async};
@@ -25,6 +26,8 @@ trait Store: Send + Sync {
     fn open<'a>(&'a self, url: &'a str) -> BoxFuture<'a, Result<Arc<dyn Backend>>>;
     fn sabotage(&self, how: Sabotage) -> BoxFuture<'_, bool>;
     fn keeps_order(&self) -> bool;
+    fn numbers_readers_apart(&self) -> bool;
+    fn is_settled<'a>(&'a self, name: &'a str) -> BoxFuture<'a, bool>;
     fn client(&self) -> BoxFuture<'_, Client>;
 }
 
@@ -56,6 +59,14 @@ impl<H: Harness> Store for H {
     fn keeps_order(&self) -> bool {
         Harness::keeps_order(self)
     }
+
+    fn numbers_readers_apart(&self) -> bool {
+        Harness::numbers_readers_apart(self)
+    }
+
+    fn is_settled<'a>(&'a self, name: &'a str) -> BoxFuture<'a, bool> {
+        Box::pin(Harness::is_settled(self, name))
+    }
 }
 
 impl Scene {
@@ -64,9 +75,12 @@ impl Scene {
         self.store.client().await
     }
 
-    /// Whether an ask that leaves first comes first.
-    pub fn keeps_order(&self) -> bool {
-        self.store.keeps_order()
+    /// All was kept that this store promises.
+    #[track_caller]
+    pub fn expect_sound(&self, history: History) {
+        let apart = self.store.numbers_readers_apart();
+        let history = if apart { history } else { history.where_readers_may_share() };
+        if self.store.keeps_order() { expect_sound(&history) } else { expect_sound_but_order(&history) }
     }
 
     /// How much there is in the store right now.
@@ -134,6 +148,12 @@ impl Scene {
     pub async fn line_is(&self, client: &Client, name: &str, long: usize) {
         let what = format!("{long} wait for {name:?}");
         eventually_async(&what, async || client.view(name).await.expect("the store can be asked").line.len() == long).await;
+    }
+
+    /// The same, and each of them would be skipped if it died.
+    pub async fn line_is_settled(&self, client: &Client, name: &str, long: usize) {
+        self.line_is(client, name, long).await;
+        eventually_async("all of them wait for good", async || self.store.is_settled(name).await).await;
     }
 
     /// Closes the clients, and waits until nothing is left in the store.

@@ -27,6 +27,8 @@ pub(crate) struct Plan {
 }
 
 const PERMITS: u32 = 5;
+/// The ttl of a hold that is left to expire.
+const SHORT: Duration = Duration::from_millis(100);
 
 /// Runs the plan over these clients, a task on each in turn.
 pub(crate) async fn run(clients: &[Client], recorder: &Recorder, plan: &Plan) {
@@ -145,6 +147,7 @@ impl Worker {
             Shape::Semaphore => Mode::Permits { take: 1 + self.rng.below(PERMITS.into()) as u32, of: PERMITS },
             _ => Mode::Exclusive,
         };
+        self.pen.stands(matches!(end, End::Expire).then_some(SHORT));
         let claim = self.pen.asks(mode);
         let ask = self.ask(mode, claim, matches!(end, End::Expire))?;
         let waits = self.rng.below(4);
@@ -180,7 +183,7 @@ impl Worker {
 
     fn ask(&self, mode: Mode, claim: u64, expires: bool) -> Result<Ask> {
         let (client, name, note) = (&self.client, self.plan.name.as_str(), claim.to_string());
-        let ttl = if expires { Duration::from_millis(100) } else { self.plan.ttl };
+        let ttl = if expires { SHORT } else { self.plan.ttl };
         Ok(match (self.plan.shape, mode) {
             (Shape::RwLock, Mode::Shared) => Ask::Read(client.rw_lock(name)?.note(note)?.ttl(ttl)?.keep(!expires)),
             (_, Mode::Permits { take, of }) => {

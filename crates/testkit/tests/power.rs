@@ -147,11 +147,12 @@ impl<const F: u8> Backend for BrokenBackend<F> {
     }
 }
 
-/// Runs a case on memory with a fault, and demands that it fails.
+/// Runs a case on memory with a fault, and demands that it fails. A machine that stands still for as long as a window is too long
+/// may hide that once.
 #[track_caller]
 fn must_fail<const F: u8>(case: MutexCase) {
-    let failed = catch_unwind(AssertUnwindSafe(|| run_as::<Broken<F>>("", Shape::Mutex, case)));
-    assert!(failed.is_err(), "the case did not see the fault");
+    let fails = || catch_unwind(AssertUnwindSafe(|| run_as::<Broken<F>>("", Shape::Mutex, case))).is_err();
+    assert!((0..3).any(|_| fails()), "the case did not see the fault");
 }
 
 #[test]

@@ -91,7 +91,7 @@ impl<D: Desk> Backend for Lease<D> {
     }
 
     fn release<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<()>> {
-        Box::pin(self.inner.end(&claim.name, claim.id, claim.min_hold))
+        Box::pin(self.inner.end(claim, claim.min_hold))
     }
 
     fn convert<'a>(&'a self, claim: &'a Claim, to: Mode, token: Token) -> BoxFuture<'a, Result<Option<Grant>>> {

@@ -25,6 +25,17 @@
 //!   forward, which every hold in such a store needs anyway; a step back only makes the bound earlier.
 //!
 //! What is not listened to is found by the next look, if it is still true.
+//!
+//! # May a look be believed?
+//!
+//! Not every server keeps what it shows: InnoDB shows a commit before it is on its disk, and forgets it if it is killed in
+//! between. An answer to whoever wrote comes after the disk; a look may come before. So a grant that a look finds may turn out
+//! never to have been. Then the waiter's place in line is back, and nobody passes it for as long as it is kept, which is
+//! [`ALIVE`](super::ALIVE) from the last beat, or the ask, that *was* answered. A look is sent [`HEARTBEAT`] and [`COMPANY`]
+//! after that at the latest, or brings a beat along, whose write is on the disk before the look is answered. What it finds ends
+//! [`HANDOVER_TTL`](crate::HANDOVER_TTL) after it was sent at the latest: 1.2 s + 2 s are less than 4 s, so nobody else is in
+//! before that. The first renewal, which writes, finds out, and the hold is lost like any other. A grant that lasts longer, as
+//! those do that nobody renews, is renewed once before it is believed.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -36,7 +47,7 @@ use tokio::sync::{Notify, oneshot};
 
 use super::{Listener, Message, Touched, jitter};
 use crate::keeper::News;
-use crate::{Claim, ClaimId, Error, Grant, Instant, LockName, margin};
+use crate::{Claim, ClaimId, Error, Grant, HANDOVER_TTL, Instant, LockName, margin};
 
 /// How often a client with waiters makes itself heard.
 pub(crate) const HEARTBEAT: Duration = Duration::from_secs(1);
@@ -59,6 +70,8 @@ const SPARE_MAIL: Duration = Duration::from_secs(5);
 pub(crate) enum Verdict {
     /// It was let in.
     Granted(Grant),
+    /// It was let in: by a look, for long, which must be confirmed; or a while ago, so that little is left of it.
+    Found(Grant),
     /// The server does not know it any more, and said so then.
     Gone(Heard),
     /// The server could not be reached for too long.
@@ -91,6 +104,10 @@ struct Waits {
     held: HashSet<ClaimId>,
     /// When the places of all waiters are to be kept.
     beat: Option<Instant>,
+    /// The last try to keep them had no answer: whoever looks next tries again with it.
+    missed_a_beat: bool,
+    /// When they were last kept: as of an answer to a beat, or to an ask that joined a line.
+    kept: Option<Instant>,
     /// When somebody may have something to say.
     mail: Option<Instant>,
     /// When there is something to tidy.
@@ -207,6 +224,7 @@ impl Ear {
 
     /// It is in line, as of this answer to its ask.
     pub(crate) fn queued(&self, id: ClaimId, last: Heard, change_in: Option<Duration>) {
+        self.waits().kept = Some(Instant::now());
         self.stands(id, Some(last), change_in);
     }
 
@@ -318,6 +336,7 @@ impl Ear {
                 due.waiters.push((waiter.name.clone(), *id));
             }
         }
+        due.beat |= waits.missed_a_beat && !due.waiters.is_empty();
         due
     }
 
@@ -330,7 +349,7 @@ impl Ear {
                     self.misses.store(true, Ordering::Relaxed);
                 }
                 let until = last.sent + left.saturating_sub(margin(left));
-                self.tell(id, Verdict::Granted(Grant { token, until }));
+                self.tell_grant(id, Grant { token, until }, left > HANDOVER_TTL);
             }
             Touched::Gone => self.tell(id, Verdict::Gone(last)),
         }
@@ -348,12 +367,33 @@ impl Ear {
         }
     }
 
+    /// The places were kept.
+    pub(crate) fn kept_places(&self) {
+        let mut waits = self.waits();
+        waits.missed_a_beat = false;
+        waits.kept = Some(Instant::now());
+    }
+
+    /// When that was.
+    pub(crate) fn last_kept_places(&self) -> Option<Instant> {
+        self.waits().kept
+    }
+
     /// The places could not be kept: the next try comes soon.
     pub(crate) fn missed_a_beat(&self, again_in: Duration) {
         let mut waits = self.waits();
+        waits.missed_a_beat = true;
         if let Some(beat) = &mut waits.beat {
             *beat = (*beat).min(Instant::now() + again_in);
         }
+    }
+
+    /// It was let in. Whoever gets a hold must have time to do something with it, so what is half over is renewed first.
+    fn tell_grant(&self, id: ClaimId, grant: Grant, is_doubtful: bool) {
+        let Some(stands) = self.waits().waiters.get(&id).map(|waiter| waiter.handover_ttl) else { return };
+        let is_old = grant.until.since(Instant::now()) < stands / 2;
+        let verdict = if is_doubtful || is_old { Verdict::Found } else { Verdict::Granted };
+        self.tell(id, verdict(grant));
     }
 
     fn tell(&self, id: ClaimId, verdict: Verdict) {
@@ -428,7 +468,7 @@ impl Listener for Ear {
                 let Some(bound) = self.not_before(granted) else { return };
                 let until = bound.max(after).min(Instant::now()) + left.saturating_sub(margin(left));
                 self.misses.store(false, Ordering::Relaxed);
-                self.tell(id, Verdict::Granted(Grant { token, until }));
+                self.tell_grant(id, Grant { token, until }, false);
             }
             Message::Asked(id, ask) => drop(news.map(|news| news.asked(id, ask))),
             Message::Lost(id) => drop(news.map(|news| news.lost(id))),
@@ -499,6 +539,7 @@ impl Drop for Expecting<'_> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::ALIVE;
     use super::*;
     use crate::{Kind, Mode, Note, Origin, Token};
 
@@ -515,6 +556,55 @@ mod tests {
             note: Note::none(),
             origin: Origin { host: "here".into(), pid: 1 },
         }
+    }
+
+    /// See "May a look be believed?": whoever looks was heard not long ago, or is heard with that look.
+    #[test]
+    fn whoever_looks_after_a_missed_beat_brings_it_along() {
+        let (ear, claim) = (Ear::default(), claim());
+        let now = Instant::now();
+        let _expecting = ear.expect(&claim, None);
+        ear.asked([claim.id].into_iter());
+        ear.queued(claim.id, Heard { sent: now, then: 100 }, None);
+        let looks = |after: Duration| {
+            let due = ear.due(now + after);
+            (due.waiters.len(), due.beat)
+        };
+        let soon = Duration::from_millis(100);
+        assert_eq!(looks(soon), (1, false), "it has only just asked");
+        assert_eq!(looks(HEARTBEAT + COMPANY), (1, true), "every look from here on brings a beat");
+        ear.missed_a_beat(Duration::from_millis(500));
+        assert_eq!(looks(soon), (1, true), "it is not waited for the next one");
+        ear.kept_places();
+        assert_eq!(looks(soon), (1, false), "it was kept");
+        assert!(HEARTBEAT + COMPANY + HANDOVER_TTL < ALIVE, "a place outlives what a look can find");
+    }
+
+    #[test]
+    fn what_is_found_late_or_for_long_is_renewed_first() {
+        let (ear, claim) = (Ear::default(), Claim { handover_ttl: HANDOVER_TTL, ..claim() });
+        ear.connected("one", Instant::now(), 50);
+        let is_believed = |tell: &dyn Fn()| {
+            let mut expecting = ear.expect(&claim, None);
+            tell();
+            match expecting.verdict.try_recv().unwrap() {
+                Verdict::Granted(_) => true,
+                Verdict::Found(_) => false,
+                verdict => panic!("{verdict:?}"),
+            }
+        };
+        let token = Token::new(9);
+        let sees = |left| {
+            let heard = Heard { sent: Instant::now(), then: 100 };
+            ear.touched(claim.id, heard, &Touched::Granted { token, since: 90, left });
+        };
+        assert!(is_believed(&|| sees(HANDOVER_TTL)));
+        assert!(!is_believed(&|| sees(HANDOVER_TTL * 2)), "nobody looks after it for longer than its place is kept");
+        assert!(!is_believed(&|| sees(HANDOVER_TTL / 3)), "it is nearly over");
+        let hears = |left| ear.told(Message::Granted { id: claim.id, token, granted: 60, left });
+        assert!(is_believed(&|| hears(HANDOVER_TTL)));
+        assert!(is_believed(&|| hears(HANDOVER_TTL * 2)), "what is told is on the disk");
+        assert!(!is_believed(&|| hears(HANDOVER_TTL / 3)), "it is nearly over");
     }
 
     /// A grant is committed after a look has begun, and its time is from before: the look did not see it, and the message counts.

@@ -7,6 +7,7 @@
 //! - `wait`: an ask is one ask however often it is sent, and whoever waits is never forgotten;
 //! - `ear`: being told, and looking where nobody tells;
 //! - `tries`: which failures are worth another try, and for how long;
+//! - `unended`: ends that nobody confirmed are asked for again;
 //! - `tidy`: names that nobody needs any more disappear.
 //!
 //! [`Lease`] puts them together as a [`Backend`](crate::Backend).
@@ -16,9 +17,10 @@ mod batch;
 mod ear;
 mod tidy;
 pub(crate) mod tries;
+mod unended;
 mod wait;
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -33,6 +35,7 @@ pub use self::backend::Lease;
 use self::batch::Lane;
 use self::ear::Ear;
 use self::tidy::Loose;
+use self::unended::Unended;
 
 /// How long the server keeps the place of a waiter whose client it does not hear of.
 pub const ALIVE: Duration = Duration::from_secs(4);
@@ -320,12 +323,22 @@ pub trait Listener: Send + Sync + 'static {
     fn home(&self) -> Option<Handle>;
 }
 
+/// What became of the copies of an ask that has no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Copies {
+    /// One may be on its way: the claim's end leaves a mark.
+    Unknown,
+    /// Each was refused: nothing of the claim is in the store, and there is nothing to end.
+    Refused,
+}
+
 /// What a client's tasks share.
 pub(crate) struct Inner<D> {
     pub(crate) desk: D,
     pub(crate) ear: Arc<Ear>,
-    /// Claims of whose asks a copy may be on its way: their end leaves a mark. All others were asked for once and answered.
-    doubtful: Mutex<HashSet<ClaimId>>,
+    /// Claims that were asked for without an answer. All others were asked for once and answered.
+    doubtful: Mutex<HashMap<ClaimId, Copies>>,
+    unended: Unended,
     asks: Lane<Asking>,
     ends: Lane<Ending>,
     loose: Loose,
@@ -341,6 +354,7 @@ impl<D: Desk> Inner<D> {
             desk,
             ear,
             doubtful: Mutex::default(),
+            unended: Unended::default(),
             asks: Lane::default(),
             ends: Lane::default(),
             loose: Loose::default(),
@@ -348,7 +362,7 @@ impl<D: Desk> Inner<D> {
         })
     }
 
-    fn doubtful(&self) -> MutexGuard<'_, HashSet<ClaimId>> {
+    fn doubtful(&self) -> MutexGuard<'_, HashMap<ClaimId, Copies>> {
         self.doubtful.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

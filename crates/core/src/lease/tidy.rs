@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::tries::Tries;
 use super::{Desk, Inner, QUIET};
@@ -18,18 +18,61 @@ const TOGETHER: usize = 256;
 /// Names that may be idle.
 #[derive(Default)]
 pub(crate) struct Loose {
-    names: Mutex<HashMap<LockName, Instant>>,
+    names: Mutex<HashMap<LockName, Idle>>,
     /// Counts asks, and where the next look begins.
     asks: AtomicU32,
     came_by: Mutex<Option<LockName>>,
 }
 
+/// A name that was let go of.
+struct Idle {
+    since: Instant,
+    /// A chore is about to remove it. It stays here until that is done: the client may end meanwhile, and its chores with it.
+    in_hand: bool,
+}
+
 impl Loose {
-    /// Takes the names that were let go of before then; when the next one will have been.
-    fn take(&self, before: Instant) -> (Vec<LockName>, Option<Instant>) {
-        let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
-        let taken = names.extract_if(|_, since| *since <= before).map(|(name, _)| name).collect();
-        (taken, names.values().min().copied())
+    fn names(&self) -> MutexGuard<'_, HashMap<LockName, Idle>> {
+        self.names.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A claim on the name has ended.
+    fn add(&self, name: &LockName, since: Instant) {
+        let mut names = self.names();
+        let idle = Idle { since, in_hand: false };
+        match names.get_mut(name) {
+            Some(known) => *known = idle,
+            None => drop(names.insert(name.clone(), idle)),
+        }
+    }
+
+    /// The names that were let go of before then, for a chore; when the next one will have been.
+    fn take_in_hand(&self, before: Instant) -> (Vec<LockName>, Option<Instant>) {
+        let (mut taken, mut next) = (Vec::new(), None);
+        for (name, idle) in self.names().iter_mut().filter(|(_, idle)| !idle.in_hand) {
+            if idle.since <= before {
+                idle.in_hand = true;
+                taken.push(name.clone());
+            } else {
+                next = Some(next.map_or(idle.since, |next| idle.since.min(next)));
+            }
+        }
+        (taken, next)
+    }
+
+    /// The chore has removed them, except where a claim has ended since.
+    fn are_gone(&self, done: &[LockName]) {
+        let mut names = self.names();
+        for name in done {
+            if names.get(name).is_some_and(|idle| idle.in_hand) {
+                names.remove(name);
+            }
+        }
+    }
+
+    /// All names, whoever is at them.
+    fn take_all(&self) -> Vec<LockName> {
+        std::mem::take(&mut *self.names()).into_keys().collect()
     }
 }
 
@@ -37,24 +80,21 @@ impl<D: Desk> Inner<D> {
     /// A claim on the name has ended.
     pub(crate) fn is_loose(&self, name: &LockName) {
         let now = Instant::now();
-        let mut names = self.loose.names.lock().unwrap_or_else(PoisonError::into_inner);
-        match names.get_mut(name) {
-            Some(since) => *since = now,
-            None => drop(names.insert(name.clone(), now)),
-        }
-        drop(names);
+        self.loose.add(name, now);
         self.ear.chores_at(now + QUIET * 2);
     }
 
-    /// Removes what has been idle for a while.
+    /// Ends what could not be ended before, and removes what has been idle for a while.
     pub(crate) async fn do_chores(&self) {
-        let (names, next) = self.loose.take(Instant::now() - QUIET);
+        self.end_again().await;
+        let (names, next) = self.loose.take_in_hand(Instant::now() - QUIET);
         if let Some(next) = next {
             self.ear.chores_at(next + QUIET * 2);
         }
         for names in names.chunks(TOGETHER) {
-            if self.desk.tidy(names).await.is_err() {
-                names.iter().for_each(|name| self.is_loose(name)); // nothing hurts meanwhile: later, then
+            match self.desk.tidy(names).await {
+                Ok(_) => self.loose.are_gone(names),
+                Err(_) => names.iter().for_each(|name| self.is_loose(name)), // nothing hurts meanwhile: later, then
             }
         }
     }
@@ -75,7 +115,7 @@ impl<D: Desk> Inner<D> {
 
     /// The client is about to end: what it leaves in the store besides its holds goes now.
     pub(crate) async fn leave(&self) -> Result<()> {
-        let (names, _) = self.loose.take(Instant::NEVER);
+        let names = self.loose.take_all();
         let mut left = names.as_slice();
         let mut tries = Tries::of(&self.desk);
         loop {

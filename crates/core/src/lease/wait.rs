@@ -14,7 +14,8 @@ use std::time::Duration;
 use super::batch::Reply;
 use super::ear::{Due, Heard, Verdict};
 use super::tries::Tries;
-use super::{Asked, Asking, Desk, Ended, Ending, Inner, Looked, MARK, Renewed, Said, jitter, mismatch};
+use super::unended::Unconfirmed;
+use super::{Asked, Asking, Copies, Desk, Ended, Inner, Looked, MARK, Renewed, Said, jitter, mismatch};
 use crate::{Claim, ClaimId, Clock, Error, ErrorKind, Grant, Instant, LockName, Renewal, Result, Wait, margin};
 
 /// How long after it was sent an ask may still be handled.
@@ -33,6 +34,8 @@ enum Outcome {
     Queued,
     Busy,
     Locked,
+    /// It was granted to an earlier copy of the ask, and was lost since.
+    Gone(Heard),
 }
 
 /// A claim that was asked for and not answered yet.
@@ -50,6 +53,13 @@ impl<D: Desk> Doubt<'_, D> {
             self.inner.doubtful().remove(&self.id);
         }
         !self.remains
+    }
+
+    /// None will come, and the claim is a new one: if no copy is left, nothing of it is in the store.
+    fn refused(self) {
+        if !self.remains {
+            self.inner.doubtful().insert(self.id, Copies::Refused);
+        }
     }
 }
 
@@ -73,9 +83,10 @@ impl<D: Desk> Inner<D> {
         let deadline = wait.deadline(Instant::now());
         let mut last = None;
         let mut pace = SOON;
+        let mut is_new = true;
         loop {
             let mut expecting = (wait != Wait::No).then(|| self.ear.expect(claim, last.take()));
-            match self.ask_once(claim, wait != Wait::No).await? {
+            match self.ask_once(claim, wait != Wait::No, std::mem::take(&mut is_new)).await? {
                 Outcome::Granted(grant) => return Ok(Some(grant)),
                 Outcome::Busy => return Ok(None),
                 Outcome::Locked if wait == Wait::No => return Ok(None),
@@ -85,11 +96,15 @@ impl<D: Desk> Inner<D> {
                     pace = (pace * 3 / 2).min(LATER);
                     Clock::Boot.sleep_until(next.min(deadline)).await;
                     if Instant::now() >= deadline {
-                        if self.doubtful().contains(&claim.id) {
-                            self.end(&claim.name, claim.id, Duration::ZERO).await?;
+                        if self.doubtful().contains_key(&claim.id) {
+                            self.end(claim, Duration::ZERO).await?;
                         }
                         return Ok(None);
                     }
+                    continue;
+                }
+                Outcome::Gone(heard) => {
+                    last = Some(heard);
                     continue;
                 }
                 Outcome::Queued => {}
@@ -99,13 +114,18 @@ impl<D: Desk> Inner<D> {
                 biased;
                 verdict = &mut expecting.verdict => verdict,
                 () = Clock::Boot.sleep_until(deadline) => {
-                    self.end(&claim.name, claim.id, Duration::ZERO).await?; // nobody has used it: it owes no minimum hold
+                    self.end(claim, Duration::ZERO).await?; // nobody has used it: it owes no minimum hold
                     return Ok(None);
                 }
             };
             match verdict {
                 Ok(Verdict::Granted(grant)) => return Ok(Some(grant)),
-                Ok(Verdict::Failed(error)) => return Err(error),
+                Ok(Verdict::Found(grant)) => {
+                    if let Some(grant) = self.confirm(claim, grant).await? {
+                        return Ok(Some(grant));
+                    }
+                }
+                Ok(Verdict::Failed(error)) => return Err(self.is_unknown(claim, error)),
                 // Thought dead, or forgotten by a server that restarted: ask again.
                 Ok(Verdict::Gone(heard)) => last = Some(heard),
                 Err(_) => {}
@@ -113,20 +133,33 @@ impl<D: Desk> Inner<D> {
         }
     }
 
-    async fn ask_once(self: &Arc<Self>, claim: &Claim, queue: bool) -> Result<Outcome> {
-        let remains = !self.doubtful().insert(claim.id); // an earlier ask of this claim was never answered
-        let mut doubt = Doubt { inner: self, id: claim.id, remains };
+    /// `is_new`: nothing of the claim is in the store unless a copy of its ask is.
+    async fn ask_once(self: &Arc<Self>, claim: &Claim, queue: bool, is_new: bool) -> Result<Outcome> {
+        let earlier = self.doubtful().insert(claim.id, Copies::Unknown);
+        let mut doubt = Doubt { inner: self, id: claim.id, remains: earlier == Some(Copies::Unknown) };
         for _ in 0..3 {
-            let (reply, clean) = self.ask_until_answered(claim, queue).await?;
-            doubt.remains |= !clean;
-            let Reply { sent, said: Said { now, value } } = reply;
+            let mut tries = Tries::of(&self.desk);
+            let answer = self.ask_until_answered(&mut tries, claim, queue).await;
+            doubt.remains |= !tries.clean;
+            let Reply { sent, said: Said { now, value } } = match answer {
+                Ok(reply) => reply,
+                Err(error) => {
+                    if is_new {
+                        doubt.refused();
+                    }
+                    return Err(error);
+                }
+            };
             let heard = Heard { sent, then: now };
             self.ear.read_clock(heard);
             match value {
                 Asked::Granted { token, left } => {
                     doubt.answered();
                     let grant = Grant { token, until: sent + left.saturating_sub(margin(left)) };
-                    return Ok(Outcome::Granted(self.worth_having(claim, grant, left).await));
+                    return Ok(match self.worth_having(claim, grant, left).await {
+                        Some(grant) => Outcome::Granted(grant),
+                        None => Outcome::Gone(heard),
+                    });
                 }
                 Asked::Queued { first, change_in } => {
                     doubt.answered();
@@ -138,7 +171,7 @@ impl<D: Desk> Inner<D> {
                     let waits = queue && value == Asked::Locked; // then it is asked again, and finds what a late copy was given
                     if !doubt.answered() && !waits {
                         // Another copy of the ask may still arrive, and nobody would know of its grant.
-                        self.end(&claim.name, claim.id, Duration::ZERO).await?;
+                        self.end(claim, Duration::ZERO).await?;
                         return Ok(Outcome::Busy);
                     }
                     return Ok(outcome);
@@ -159,14 +192,13 @@ impl<D: Desk> Inner<D> {
             .with_hint("Look at the server's clock: it has jumped several times within seconds"))
     }
 
-    /// Asks again with the same id while that may help. Whether the answer is to the only copy there is.
-    async fn ask_until_answered(self: &Arc<Self>, claim: &Claim, queue: bool) -> Result<(Reply<Asked>, bool)> {
-        let mut tries = Tries::of(&self.desk);
+    /// Asks again with the same id while that may help.
+    async fn ask_until_answered(self: &Arc<Self>, tries: &mut Tries, claim: &Claim, queue: bool) -> Result<Reply<Asked>> {
         loop {
             let by = self.ear.estimate().map(|now| now + ASK_LIFE.as_micros() as u64);
             let asking = Asking { claim: claim.clone(), queue, by };
             match tries.limit(self.send(&asking)).await {
-                Ok(reply) => return Ok((reply, tries.clean)),
+                Ok(reply) => return Ok(reply),
                 Err(failure) if tries.again(&failure).await => {}
                 Err(failure) => return Err(failure.error),
             }
@@ -174,42 +206,72 @@ impl<D: Desk> Inner<D> {
     }
 
     /// A second ask may find a grant that was made to the first one a while ago and is nearly over: then it is renewed, so that
-    /// whoever gets it has time to do something with it.
-    async fn worth_having(self: &Arc<Self>, claim: &Claim, grant: Grant, left: Duration) -> Grant {
+    /// whoever gets it has time to do something with it. None if it is not there any more.
+    async fn worth_having(self: &Arc<Self>, claim: &Claim, grant: Grant, left: Duration) -> Option<Grant> {
         if left >= claim.handover_ttl {
-            return grant;
+            return Some(grant);
         }
-        match Box::pin(self.renew(std::slice::from_ref(claim))).await.pop() {
-            Some(Ok(Renewal::Held { until, .. })) => Grant { until, ..grant },
-            _ => grant, // then its end comes soon, and is told
+        match self.renew_one(claim).await {
+            Ok(Renewal::Held { until, .. }) => Some(Grant { until, ..grant }),
+            Ok(Renewal::Lost) => None,
+            Err(_) => Some(grant), // then its end comes soon, and is told
         }
+    }
+
+    /// Renews what a waiter has found; none if it is not there any more.
+    async fn confirm(self: &Arc<Self>, claim: &Claim, grant: Grant) -> Result<Option<Grant>> {
+        let mut tries = Tries::of(&self.desk);
+        loop {
+            match self.renew_one(claim).await {
+                Ok(Renewal::Held { until, .. }) => return Ok(Some(Grant { until, ..grant })),
+                Ok(Renewal::Lost) => return Ok(None),
+                Err(_) if tries.pause().await => {}
+                Err(error) => return Err(self.is_unknown(claim, error)),
+            }
+        }
+    }
+
+    /// It was in the store, and may be there still: whoever asks for it once more and is refused does not know better.
+    fn is_unknown(&self, claim: &Claim, error: Error) -> Error {
+        self.doubtful().insert(claim.id, Copies::Unknown);
+        error
+    }
+
+    /// Boxed: every ask carries the room for this future.
+    async fn renew_one(self: &Arc<Self>, claim: &Claim) -> Result<Renewal> {
+        Box::pin(self.renew(std::slice::from_ref(claim))).await.pop().expect("an answer for each claim")
     }
 
     /// Ends whatever a claim left behind. It leaves a mark where an ask of it may still arrive.
     ///
     /// # Cancel safety
     /// Dropped, nothing is known; call it again.
-    pub(crate) async fn end(self: &Arc<Self>, name: &LockName, id: ClaimId, min_hold: Duration) -> Result<()> {
-        let mark = if self.doubtful().contains(&id) { MARK } else { Duration::ZERO };
-        let ending = Ending { name: name.clone(), id, min_hold, mark };
+    pub(crate) async fn end(self: &Arc<Self>, claim: &Claim, min_hold: Duration) -> Result<()> {
+        let copies = self.doubtful().get(&claim.id).copied();
+        let mark = match copies {
+            None => Duration::ZERO,
+            Some(Copies::Unknown) => MARK,
+            Some(Copies::Refused) => {
+                self.doubtful().remove(&claim.id);
+                return Ok(());
+            }
+        };
+        let mut unconfirmed = Unconfirmed::new(self, claim, min_hold, mark);
         let mut tries = Tries::of(&self.desk);
-        loop {
-            match tries.limit(self.send(&ending)).await {
-                Ok(Reply { said: Said { value: Ended::Done, .. }, .. }) => break,
+        while let Some(ending) = &unconfirmed.ending {
+            match tries.limit(self.send(ending)).await {
+                Ok(Reply { said: Said { value: Ended::Done, .. }, .. }) => unconfirmed.ending = None,
                 Ok(_) if tries.pause().await => {}
                 Ok(_) => {
                     return Err(Error::new(ErrorKind::Unavailable, "somebody's transaction has the name locked")
-                        .with_name(name)
+                        .with_name(&claim.name)
                         .with_hint("It is tried again; the claim ends by itself after its ttl"));
                 }
                 Err(failure) if tries.again(&failure).await => {}
                 Err(failure) => return Err(failure.error),
             }
         }
-        self.doubtful().remove(&id);
-        self.ear.holds(id, false);
-        self.ear.let_go(name);
-        self.is_loose(name);
+        self.has_ended(&claim.name, claim.id);
         Ok(())
     }
 
@@ -260,7 +322,7 @@ impl<D: Desk> Inner<D> {
     async fn beat(self: &Arc<Self>) {
         let Due { mut beat, mut mail, waiters, chores } = self.ear.due(Instant::now());
         for batch in waiters.chunks(TOUCH_AT_ONCE) {
-            self.touch(std::mem::take(&mut beat), batch).await;
+            beat &= !self.touch(beat, batch).await;
             mail = false;
         }
         if beat || mail {
@@ -272,17 +334,21 @@ impl<D: Desk> Inner<D> {
         }
     }
 
-    async fn touch(&self, beat: bool, batch: &[(LockName, ClaimId)]) {
+    /// Looks after these, and keeps all places if it is time for that. Whether there was an answer.
+    async fn touch(&self, beat: bool, batch: &[(LockName, ClaimId)]) -> bool {
         let sent = Instant::now();
         let error = match tokio::time::timeout(TOUCH_LIMIT, self.desk.touch(beat, batch)).await {
             Ok(Ok(Said { now, value: Looked { waiters, mail } })) => {
                 let heard = Heard { sent, then: now };
                 self.ear.read_clock(heard);
+                if beat {
+                    self.ear.kept_places();
+                }
                 for ((_, id), touched) in batch.iter().zip(&waiters) {
                     self.ear.touched(*id, heard, touched);
                 }
                 mail.into_iter().for_each(|message| super::Listener::told(&*self.ear, message));
-                return;
+                return true;
             }
             Ok(Err(failure)) => failure.error,
             Err(_) => Error::new(ErrorKind::Unavailable, format!("no answer within {TOUCH_LIMIT:?}"))
@@ -296,6 +362,7 @@ impl<D: Desk> Inner<D> {
             let words = || Error::new(error.kind(), error.to_string());
             self.ear.unheard(*id, again_in, self.desk.limits().patience, words);
         }
+        false
     }
 }
 

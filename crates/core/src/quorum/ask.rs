@@ -156,18 +156,23 @@ impl<'a> Round<'a> {
     }
 
     /// A majority granted it: is there time left, and do enough nodes know its token?
+    ///
+    /// Votes of a waiter come one by one, and the first may be over before the last is there. Such a node may have let somebody else
+    /// in since: its vote is none any more, and its token, which is old, must not make ours lower than theirs.
     async fn won(&mut self) -> Result<Option<Grant>> {
-        let until = keep::until(self.members, self.granted().map(|(_, grant)| grant.until)).expect("a majority granted it");
-        let token = keep::token(self.members, self.granted().map(|(_, grant)| grant.token)).expect("a majority granted it");
+        let now = self.members.clock().now();
+        let good: Vec<(usize, Grant)> = self.granted().filter(|(_, grant)| grant.until > now).collect();
+        let Some(until) = keep::until(self.members, good.iter().map(|(_, grant)| grant.until)) else { return Ok(None) };
+        let given: Vec<(usize, Token)> = good.iter().map(|(node, grant)| (*node, grant.token)).collect();
+        let token = keep::token(self.members, given.iter().map(|(_, token)| *token)).expect("a majority granted it");
         if self.members.settings.fencing {
-            raise(self.members, &self.claim, self.granted().map(|(node, grant)| (node, grant.token)).collect(), token)
-                .await?;
+            raise(self.members, &self.claim, given.clone(), token).await?;
         }
         let least = self.claim.ttl.min(self.claim.handover_ttl) / 10;
         if until <= self.members.clock().now() + least {
             return Ok(None); // it took so long that the caller would have no time to do anything, or even to renew
         }
-        self.members.claims.granted(self.claim.id, self.granted().map(|(node, grant)| (node, grant.token)), token);
+        self.members.claims.granted(self.claim.id, given, token);
         self.fill();
         Ok(Some(Grant { token, until }))
     }

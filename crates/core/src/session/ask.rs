@@ -2,7 +2,8 @@
 //!
 //! Who can interleave: every claim of this client and of every other. A claim is in the book before its request leaves, so that
 //! whoever drops this future finds it there and ends it. A grant that was waited for may be older than its answer, and the
-//! server's count for its session began with the grant: so the session is heard once more before anybody trusts it.
+//! server's count for its session began with the grant: so its window begins when the wait was sent. Where little of it is left, a
+//! new token is drawn by a request of its own, with which the session is heard once more before anybody trusts it.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,7 +13,8 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 
 use super::book::{Seat, Shown, Stage};
-use super::{Answer, Inner, Server, Session, Tried, idle_limit};
+use super::near::Turn;
+use super::{Answer, Inner, Server, Session, Tried, Waited, idle_limit};
 use crate::lease::tries::Tries;
 use crate::lease::{Failure, Fate, mismatch};
 use crate::{Claim, Clock, Error, ErrorKind, Grant, Instant, Result, Token, Wait};
@@ -26,10 +28,15 @@ const LONGEST_LIMIT: Duration = Duration::from_secs(20 * 24 * 60 * 60);
 /// Whoever has waited in line for so long has met a server that worked.
 const MET: Duration = Duration::from_secs(1);
 
+/// A grant that was waited for counts from when the wait was sent, if no more than this part of its ttl is over.
+const SHORT: u32 = 8;
+
 /// Where a claim is to be tried first.
-enum First<X> {
+enum First<S: Server> {
     /// Here.
-    Seat(Arc<Seat<X>>),
+    Seat(Arc<Seat<S::Session>>),
+    /// Another task of this client has it, and may pass it on.
+    Near(Turn<S>),
     /// On a session that must be opened.
     Open,
     /// Nowhere: it can only be waited for.
@@ -67,11 +74,18 @@ impl<S: Server> Inner<S> {
     }
 
     async fn ask_once(self: &Arc<Self>, claim: &Claim, wait: Wait, deadline: Instant) -> Answer<Option<Grant>> {
-        let seat = match self.first(claim, wait)? {
-            First::Seat(seat) => Some(seat),
-            First::Open => self.open_shared(claim, wait).await?,
-            First::Wait => None,
-            First::Busy => return Ok(None),
+        let mut is_near = true;
+        let seat = loop {
+            match self.first(claim, wait, is_near)? {
+                First::Near(turn) => match turn.comes(deadline).await {
+                    Some(seat) => return self.enter(claim, &seat, Shown::At(Instant::now() + SHOW_AFTER)).await.map(Some),
+                    None => is_near = false,
+                },
+                First::Seat(seat) => break Some(seat),
+                First::Open => break self.open_shared(claim, wait).await?,
+                First::Wait => break None,
+                First::Busy => return Ok(None),
+            }
         };
         if let Some(seat) = seat
             && let Some(grant) = self.try_on(claim, &seat).await?
@@ -90,9 +104,15 @@ impl<S: Server> Inner<S> {
     }
 
     /// Where to try first; the claim is in the book then.
-    fn first(&self, claim: &Claim, wait: Wait) -> Answer<First<S::Session>> {
+    fn first(self: &Arc<Self>, claim: &Claim, wait: Wait, is_near: bool) -> Answer<First<S>> {
         let idle = idle_limit(claim.ttl);
         let mut book = self.book();
+        if is_near
+            && wait != Wait::No
+            && let Some(line) = book.line_near(claim, idle)
+        {
+            return Ok(First::Near(Turn::new(self, &claim.name, line)));
+        }
         if let Some(holder) = book.holder(&claim.name) {
             let kind = holder.claim.kind;
             return match (kind == claim.kind, wait) {
@@ -114,9 +134,9 @@ impl<S: Server> Inner<S> {
     /// Opens a session that many share, unless somebody else has just done so.
     async fn open_shared(self: &Arc<Self>, claim: &Claim, wait: Wait) -> Answer<Option<Arc<Seat<S::Session>>>> {
         let _one_at_a_time = self.opening.lock().await;
-        match self.first(claim, wait)? {
+        match self.first(claim, wait, false)? {
             First::Seat(seat) => return Ok(Some(seat)),
-            First::Wait | First::Busy => return Ok(None),
+            First::Near(_) | First::Wait | First::Busy => return Ok(None),
             First::Open => {}
         }
         let opened = self.open(idle_limit(claim.ttl), false).await?;
@@ -152,11 +172,13 @@ impl<S: Server> Inner<S> {
         let sent = Instant::now();
         match timeout(self.server.limits().answer, seat.session.try_lock(claim)).await {
             Ok(Ok(Tried::Granted(token))) => {
-                self.granted(claim, token, sent, Shown::At(sent + SHOW_AFTER));
+                self.granted(claim, token, sent, sent, Shown::At(sent + SHOW_AFTER))?;
                 Ok(Some(Grant { token, until: claim.window(sent) }))
             }
             Ok(Ok(Tried::Busy)) => {
-                self.book().leave(claim.id);
+                let mut book = self.book();
+                book.leave(claim.id);
+                book.disperse(&claim.name);
                 Ok(None)
             }
             Ok(Ok(Tried::Mismatch(kind))) => {
@@ -197,30 +219,39 @@ impl<S: Server> Inner<S> {
                 Arc::clone(&opened.seat)
             }
         };
-        let waited = loop {
-            let limit = match wait.left(deadline, Instant::now()) {
+        let (sent, waited) = loop {
+            let sent = Instant::now();
+            let limit = match wait.left(deadline, sent) {
                 Wait::For(left) if left < LONGEST_LIMIT => Some(left),
                 _ => None,
             };
             match before(deadline + GRACE, seat.session.wait(claim, limit)).await {
-                Some(Ok(Tried::Busy)) if Instant::now() < deadline => {} // its limit was shorter than ours
-                waited => break waited,
+                // Its limit was shorter than ours. It waits anew, and nothing is left of the first time.
+                Some(Ok(None)) if Instant::now() < deadline => {
+                    if let Err(failure) = seat.session.give_up(claim).await {
+                        break (sent, Some(Err(failure)));
+                    }
+                }
+                waited => break (sent, waited),
             }
         };
-        if waited.is_some()
-            && let Some(entry) = self.book().entry(claim.id)
-        {
-            entry.stage = Stage::Unknown; // it does not wait any more
-        }
+        let now = Instant::now();
+        let is_broken = match self.book().entry(claim.id) {
+            Some(entry) if waited.is_some() => {
+                (entry.stage, entry.had_since) = (Stage::Unknown, now); // it does not wait any more
+                entry.broken
+            }
+            entry => entry.is_none(),
+        };
         match waited {
-            Some(Ok(Tried::Granted(token))) => self.confirm(claim, &seat, token).await.map(Some),
-            Some(Ok(Tried::Busy)) | None => {
+            Some(Ok(Some(Waited { token, shown }))) if !is_broken && now.since(sent) < claim.ttl / SHORT => {
+                self.granted(claim, token, sent, now, Shown::anew(shown, now + SHOW_AFTER))?;
+                Ok(Some(Grant { token, until: claim.window(sent) }))
+            }
+            Some(Ok(Some(Waited { shown, .. }))) => self.enter(claim, &seat, Shown::anew(shown, now)).await.map(Some),
+            Some(Ok(None)) | None => {
                 self.clear(claim, &seat).await;
                 Ok(None)
-            }
-            Some(Ok(Tried::Mismatch(kind))) => {
-                self.clear(claim, &seat).await;
-                Err(refused(mismatch(claim, kind, 0)))
             }
             Some(Err(failure)) => {
                 self.clear(claim, &seat).await;
@@ -229,14 +260,20 @@ impl<S: Server> Inner<S> {
         }
     }
 
-    /// The server has granted, some time ago: it hears of the session once more, and counts from then on.
-    async fn confirm(self: &Arc<Self>, claim: &Claim, seat: &Arc<Seat<S::Session>>, token: Token) -> Answer<Grant> {
+    /// The session has the lock, since some time ago: the server hears of it once more, and counts from then on.
+    async fn enter(self: &Arc<Self>, claim: &Claim, seat: &Arc<Seat<S::Session>>, shown: Shown) -> Answer<Grant> {
+        let before = self.book().entry(claim.id).and_then(|entry| entry.before.clone());
         let sent = Instant::now();
-        match timeout(self.server.limits().answer, seat.session.ping()).await {
-            Ok(Ok(mail)) => {
-                let shown = if seat.session.shows_grants() { Shown::Yes } else { Shown::At(sent) };
-                self.granted(claim, token, sent, shown);
-                self.deliver(mail);
+        match timeout(self.server.limits().answer, seat.session.enter(claim, before.as_ref())).await {
+            Ok(Ok(_)) if self.book().entry(claim.id).is_none_or(|entry| entry.broken) => {
+                self.clear(claim, seat).await;
+                Err(broken())
+            }
+            Ok(Ok(token)) => {
+                if let Some(entry) = self.book().entry(claim.id) {
+                    entry.before = None;
+                }
+                self.granted(claim, token, sent, sent, shown)?;
                 Ok(Grant { token, until: claim.window(sent) })
             }
             Ok(Err(failure)) => {
@@ -247,12 +284,15 @@ impl<S: Server> Inner<S> {
         }
     }
 
-    fn granted(&self, claim: &Claim, token: Token, sent: Instant, shown: Shown) {
+    /// Writes down that a claim holds; unless its session ended after it had answered, which may be known before the answer is read.
+    fn granted(&self, claim: &Claim, token: Token, sent: Instant, since: Instant, shown: Shown) -> Answer<()> {
         let expires = sent + claim.ttl;
-        if let Some(entry) = self.book().entry(claim.id) {
-            entry.stage = Stage::Held { token, mode: claim.mode, since: sent, expires, shown };
+        match self.book().entry(claim.id) {
+            Some(entry) => entry.stage = Stage::Held { token, mode: claim.mode, since, expires, shown },
+            None => return Err(ended_since()),
         }
-        self.plan_for(if let Shown::At(at) = shown { at.min(expires) } else { expires });
+        self.plan_for(shown.due().map_or(expires, |at| at.min(expires)));
+        Ok(())
     }
 
     /// The heart wakes up then at the latest.
@@ -294,6 +334,16 @@ async fn before<T>(deadline: Instant, future: impl Future<Output = T>) -> Option
 
 fn refused(error: Error) -> Failure {
     Failure { error, fate: Fate::Refused, again: false }
+}
+
+fn broken() -> Failure {
+    let error = Error::new(ErrorKind::Unavailable, "somebody broke the hold while it was let in");
+    Failure { error, fate: Fate::Refused, again: true }
+}
+
+fn ended_since() -> Failure {
+    let error = Error::new(ErrorKind::Unavailable, "the session that was granted the lock has ended since");
+    Failure { error, fate: Fate::Refused, again: true }
 }
 
 fn ended_runtime() -> Failure {

@@ -1,11 +1,12 @@
 //! Which claim is on which session.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::OwnedSemaphorePermit;
 
+use super::near::Hopeful;
 use super::{Held, Session};
 use crate::{Ask, Claim, ClaimId, Instant, LockName, Mode, Token};
 
@@ -50,8 +51,16 @@ pub(super) struct Entry<X> {
     pub(super) seat: Arc<Seat<X>>,
     pub(super) stage: Stage,
     pub(super) asked: Option<Ask>,
+    /// Somebody broke it before it was known to be held.
+    pub(super) broken: bool,
+    /// Since when its session has had the lock, for whichever claim of ours.
+    pub(super) had_since: Instant,
+    /// Whose lock was passed on to it, if others see that one still.
+    pub(super) before: Option<Claim>,
+    /// When its end was last asked for.
+    pub(super) given_up: Option<Instant>,
     /// Room for its session, where it has one of its own.
-    _room: Option<OwnedSemaphorePermit>,
+    pub(super) room: Option<OwnedSemaphorePermit>,
 }
 
 /// Where a claim stands.
@@ -79,21 +88,45 @@ pub(super) enum Stage {
 pub(super) enum Shown {
     /// From then on they should.
     At(Instant),
+    /// The same; until then they see it wait, or as it was.
+    AsWaiting(Instant),
     /// A request for that is under way, from whoever has its session's pen.
     UnderWay,
     /// They do.
     Yes,
 }
 
+impl Shown {
+    /// Of a hold that is to be shown as it is now, of which others may see something else.
+    pub(super) fn anew(is_seen: bool, at: Instant) -> Self {
+        if is_seen { Shown::AsWaiting(at) } else { Shown::At(at) }
+    }
+
+    /// From when on others should see it, if they do not yet.
+    pub(super) fn due(self) -> Option<Instant> {
+        match self {
+            Shown::At(at) | Shown::AsWaiting(at) => Some(at),
+            Shown::UnderWay | Shown::Yes => None,
+        }
+    }
+
+    /// Whether there is anything of it to be seen.
+    pub(super) fn is_something(self) -> bool {
+        !matches!(self, Shown::At(_))
+    }
+}
+
 pub(super) struct Book<X> {
-    claims: HashMap<ClaimId, Entry<X>>,
+    pub(super) claims: HashMap<ClaimId, Entry<X>>,
     places: Vec<Place<X>>,
     next: u64,
+    /// Who hopes to be passed a name on by another task of this client; see `near`.
+    pub(super) near: HashMap<LockName, VecDeque<Hopeful<X>>>,
 }
 
 impl<X> Default for Book<X> {
     fn default() -> Self {
-        Book { claims: HashMap::new(), places: Vec::new(), next: 0 }
+        Book { claims: HashMap::new(), places: Vec::new(), next: 0, near: HashMap::new() }
     }
 }
 
@@ -131,9 +164,14 @@ impl<X: Session> Book<X> {
         self.places.iter().any(|place| !place.is_own && place.serves(idle))
     }
 
+    /// Whether the name may be locked on a session.
+    pub(super) fn has_name(&self, name: &LockName) -> bool {
+        self.places.iter().any(|place| place.names.contains(name))
+    }
+
     /// A claim of this client that certainly holds the name alone.
     pub(super) fn holder(&self, name: &LockName) -> Option<&Entry<X>> {
-        if !self.places.iter().any(|place| place.names.contains(name)) {
+        if !self.has_name(name) {
             return None;
         }
         let holds = |entry: &&Entry<X>| {
@@ -152,8 +190,10 @@ impl<X: Session> Book<X> {
             place.is_reserved = false;
             place.used = Instant::now();
         }
-        let entry = Entry { claim: claim.clone(), seat: Arc::clone(seat), stage, asked: None, _room: room };
-        self.claims.insert(claim.id, entry);
+        let (claim, seat) = (claim.clone(), Arc::clone(seat));
+        let had_since = Instant::now();
+        let entry = Entry { claim, seat, stage, asked: None, broken: false, had_since, before: None, given_up: None, room };
+        self.claims.insert(entry.claim.id, entry);
     }
 
     /// Whoever opened it does not need it any more.
@@ -181,7 +221,8 @@ impl<X: Session> Book<X> {
     pub(super) fn close(&mut self, number: u64) -> Vec<ClaimId> {
         self.places.retain(|place| place.seat.number != number);
         let gone = self.claims.extract_if(|_, entry| entry.seat.number == number);
-        gone.filter(|(_, entry)| matches!(entry.stage, Stage::Held { .. })).map(|(id, _)| id).collect()
+        // A hold whose mode is being changed is one all the same.
+        gone.filter(|(_, entry)| matches!(entry.stage, Stage::Held { .. } | Stage::Changing)).map(|(id, _)| id).collect()
     }
 
     /// An answer came on a session.
@@ -195,7 +236,7 @@ impl<X: Session> Book<X> {
     pub(super) fn to_show(&self, now: Instant) -> Vec<Arc<Seat<X>>> {
         let mut due: Vec<Arc<Seat<X>>> = Vec::new();
         for entry in self.claims.values() {
-            if matches!(entry.stage, Stage::Held { shown: Shown::At(at), .. } if at <= now)
+            if matches!(entry.stage, Stage::Held { shown, .. } if shown.due().is_some_and(|at| at <= now))
                 && due.iter().all(|seat| seat.number != entry.seat.number)
             {
                 due.push(Arc::clone(&entry.seat));
@@ -208,7 +249,9 @@ impl<X: Session> Book<X> {
     pub(super) fn show(&mut self, seat: &Seat<X>, now: Instant) -> Vec<(Claim, Held)> {
         let mut due = Vec::new();
         for entry in self.claims.values_mut().filter(|entry| entry.seat.number == seat.number) {
-            if let Stage::Held { token, mode, since, shown: shown @ Shown::At(_), .. } = &mut entry.stage {
+            if let Stage::Held { token, mode, since, shown, .. } = &mut entry.stage
+                && shown.due().is_some()
+            {
                 *shown = Shown::UnderWay;
                 due.push((entry.claim.clone(), Held { token: *token, mode: *mode, age: now.since(*since), shown: true }));
             }
@@ -216,19 +259,23 @@ impl<X: Session> Book<X> {
         due
     }
 
-    /// Holds that were not renewed in time.
-    pub(super) fn expired(&self, now: Instant) -> Vec<Claim> {
-        let is_over = |entry: &&Entry<X>| matches!(entry.stage, Stage::Held { expires, .. } if expires <= now);
+    /// Holds that were not renewed in time, and claims whose end nobody has asked for again for that long.
+    pub(super) fn expired(&self, now: Instant, patience: Duration) -> Vec<Claim> {
+        let is_over = |entry: &&Entry<X>| match entry.stage {
+            Stage::Held { expires, .. } => expires <= now,
+            _ => entry.given_up.is_some_and(|last| last + patience <= now),
+        };
         self.claims.values().filter(is_over).map(|entry| entry.claim.clone()).collect()
     }
 
-    /// Sessions that nobody has used for long, which leave the book; and those that must make themselves heard to live on.
+    /// Sessions that nobody has used for long, or `all` that nobody uses, which leave the book; and those that must make
+    /// themselves heard to live on.
     pub(super) fn idle(&mut self, now: Instant, all: bool) -> (Seats<X>, Seats<X>) {
         let (mut close, mut ping) = (Vec::new(), Vec::new());
         self.places.retain(|place| {
             let is_vacant = place.names.is_empty() && !place.is_reserved;
             let kept_for = if place.is_own { KEPT_OWN } else { KEPT_SHARED };
-            if !place.seat.session.is_open() || (is_vacant && (place.used + kept_for <= now || (all && place.is_own))) {
+            if !place.seat.session.is_open() || (is_vacant && (all || place.used + kept_for <= now)) {
                 close.push(Arc::clone(&place.seat));
                 return false;
             }
@@ -257,11 +304,10 @@ impl<X: Session> Book<X> {
     }
 
     /// When something is next to be done.
-    pub(super) fn next(&self) -> Instant {
+    pub(super) fn next(&self, patience: Duration) -> Instant {
         let claims = self.claims.values().filter_map(|entry| match entry.stage {
-            Stage::Held { expires, shown: Shown::At(at), .. } => Some(at.min(expires)),
-            Stage::Held { expires, .. } => Some(expires),
-            _ => None,
+            Stage::Held { expires, shown, .. } => Some(shown.due().map_or(expires, |at| at.min(expires))),
+            _ => entry.given_up.map(|last| last + patience),
         });
         let places = self.places.iter().filter(|place| place.names.is_empty()).map(|place| {
             let kept_for = if place.is_own { KEPT_OWN } else { KEPT_SHARED };

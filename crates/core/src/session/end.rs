@@ -4,6 +4,9 @@
 //! of its mode. The ask cannot send anything any more, so that the end comes after it on its session. The other two have the
 //! session's pen, and the end waits for it. A server may grant at the very moment in which it gives up waiting, or is told to:
 //! so whatever was not answered with a plain "granted" is looked for and let go.
+//!
+//! Whoever asked for an end gives up after a while without an answer, and the session may live on with what it has: the heart asks
+//! again, for as long as the claim is in the book.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +14,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::book::{Seat, Shown, Stage};
-use super::{Held, Inner, Notice, Server, Session};
+use super::{Answer, Held, Inner, Notice, Server, Session};
 use crate::{Claim, ClaimId, Grant, Instant, Mode, Result, Token};
 
 /// How long a session that was told to stop waiting may take to say so, before it is told again: the first time may have come
@@ -29,9 +32,13 @@ impl<S: Server> Inner<S> {
         loop {
             let (seat, stage) = {
                 let mut book = self.book();
+                if book.pass_on(claim) {
+                    return Ok(());
+                }
                 let Some(entry) = book.entry(claim.id) else { return Ok(()) };
                 let (seat, stage) = (Arc::clone(&entry.seat), entry.stage);
-                if let Stage::Held { shown: Shown::At(_) | Shown::Yes, .. } = stage {
+                entry.given_up = Some(Instant::now());
+                if matches!(stage, Stage::Held { shown, .. } if shown != Shown::UnderWay) {
                     entry.stage = Stage::Unknown; // from the request on
                 }
                 (seat, stage)
@@ -40,14 +47,19 @@ impl<S: Server> Inner<S> {
                 self.is_over(seat.number);
                 return Ok(());
             }
+            if stage == Stage::Unknown {
+                self.plan_for(Instant::now() + self.patience()); // it may be the last time that somebody asks
+            }
             match stage {
                 Stage::Held { shown: Shown::UnderWay, .. } | Stage::Changing => drop(seat.pen.lock().await),
                 Stage::Held { token, mode, since, shown, .. } => {
                     let age = Instant::now().since(since);
-                    let held = Held { token, mode, age, shown: shown == Shown::Yes };
+                    let held = Held { token, mode, age, shown: shown.is_something() };
                     match timeout(self.server.limits().answer, seat.session.unlock(claim, held)).await {
                         Ok(Ok(())) => {
-                            self.book().leave(claim.id);
+                            let mut book = self.book();
+                            book.leave(claim.id);
+                            book.nudge(&claim.name);
                             return Ok(());
                         }
                         Ok(Err(_)) => self.clear(claim, &seat).await,
@@ -55,14 +67,11 @@ impl<S: Server> Inner<S> {
                     }
                 }
                 Stage::Waiting => self.clear(claim, &seat).await,
-                Stage::Unknown => {
-                    let given_up = timeout(self.server.limits().answer, seat.session.give_up(claim)).await;
-                    match given_up {
-                        Ok(Ok(())) => self.book().leave(claim.id),
-                        Ok(Err(_)) => self.shut(&seat),
-                        Err(_) => return Err(self.silent().error),
-                    }
-                }
+                Stage::Unknown => match timeout(self.server.limits().answer, self.give_up(claim, &seat)).await {
+                    Ok(Ok(())) => self.book().leave(claim.id),
+                    Ok(Err(_)) => self.shut(&seat),
+                    Err(_) => return Err(self.silent().error),
+                },
             }
         }
     }
@@ -78,7 +87,7 @@ impl<S: Server> Inner<S> {
                 break;
             }
             let limit = if is_waiting { SAY_AGAIN } else { self.server.limits().answer };
-            match timeout(limit, seat.session.give_up(claim)).await {
+            match timeout(limit, self.give_up(claim, seat)).await {
                 Ok(Ok(())) => return self.book().leave(claim.id),
                 Ok(Err(_)) | Err(_) if is_waiting => {} // it may have been interrupted itself
                 Ok(Err(_)) | Err(_) => break,
@@ -87,10 +96,19 @@ impl<S: Server> Inner<S> {
         self.shut(seat);
     }
 
+    /// Lets go of whatever a claim has on a session, and of what the one has left there whose lock was passed on to it.
+    async fn give_up(&self, claim: &Claim, seat: &Seat<S::Session>) -> Answer<()> {
+        let before = self.book().entry(claim.id).and_then(|entry| entry.before.clone());
+        if let Some(before) = before {
+            seat.session.give_up(&before).await?;
+        }
+        seat.session.give_up(claim).await
+    }
+
     /// Closes a session of which nobody knows the state, and with it all it has.
     fn shut(self: &Arc<Self>, seat: &Seat<S::Session>) {
+        self.is_over(seat.number); // first: whoever holds on it is told before anybody else can be let in
         seat.session.close();
-        self.is_over(seat.number);
     }
 
     /// A session is no more: whatever was held on it is lost, now.
@@ -124,7 +142,7 @@ impl<S: Server> Inner<S> {
                 return Ok(None);
             }
             entry.stage = Stage::Changing;
-            Held { token, mode, age: Instant::now().since(since), shown: shown == Shown::Yes }
+            Held { token, mode, age: Instant::now().since(since), shown: shown.is_something() }
         };
         let (inner, claim) = (Arc::clone(self), claim.clone());
         let changing = async move {
@@ -157,8 +175,8 @@ impl<S: Server> Inner<S> {
             })
         };
         let stage = |token, mode, expires| {
-            let shown = if held.shown { Shown::Yes } else { Shown::At(sent) };
-            Stage::Held { token, mode, since, expires, shown }
+            // Others may see it as it was before, or not as a hold at all: it is shown anew.
+            Stage::Held { token, mode, since, expires, shown: Shown::anew(held.shown, sent) }
         };
         let (stage, answer) = match changed {
             Ok(Some(token)) => {
@@ -190,6 +208,7 @@ impl<S: Server> Inner<S> {
                     drop(book);
                     self.tell(|news| news.asked(id, ask));
                 }
+                Notice::Broken if !matches!(entry.stage, Stage::Held { .. } | Stage::Changing) => entry.broken = true,
                 Notice::Broken => {
                     let claim = entry.claim.clone();
                     drop(book);

@@ -126,7 +126,12 @@ impl<S: Server> Inner<S> {
     /// When something is next to be done.
     fn next(&self) -> Instant {
         let look = self.next_look().unwrap_or(Instant::NEVER);
-        self.book().next().min(look)
+        self.book().next(self.patience()).min(look)
+    }
+
+    /// How long an end that was asked for may take, before the heart asks for it.
+    pub(super) fn patience(&self) -> Duration {
+        self.server.limits().answer * 2
     }
 
     /// When to look after sessions that hold something, where nobody tells.
@@ -163,7 +168,7 @@ impl<S: Server> Inner<S> {
                 });
             }
         }
-        for claim in self.book().expired(now) {
+        for claim in self.book().expired(now, self.patience()) {
             let inner = Arc::clone(self);
             self.spawn(async move { drop(inner.end(&claim).await) });
         }
@@ -202,11 +207,14 @@ impl<S: Server> Inner<S> {
     pub(super) async fn leave(self: &Arc<Self>) -> Result<()> {
         let (close, _) = self.book().idle(Instant::now(), true);
         close.iter().for_each(|seat| seat.session.close());
-        match timeout(self.server.limits().answer, self.server.tidy(None)).await {
+        let limit = self.server.limits().answer;
+        let left = match timeout(limit, self.server.tidy(None)).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(failure)) => Err(failure.error),
             Err(_) => Err(self.silent().error),
-        }
+        };
+        let _ = timeout(limit, self.server.say_goodbye()).await;
+        left
     }
 }
 

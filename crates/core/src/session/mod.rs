@@ -8,7 +8,9 @@
 //!   its server it would be the holder already.
 //! - `ask`: a claim is tried on a shared session, and where it must wait it gets one of its own, on which the server lets it
 //!   wait; it keeps that for as long as it holds.
+//! - `near`: a claim that another task of this client is about to let go of is passed on to the next one without the server.
 //! - `end`: letting go, and finding out what a claim has that nobody knows the state of: unlock, or close.
+//! - `moving`: a session's connection, which is driven where it is used. With the feature `net` only.
 //! - `heart`: what must be done at its time: showing holds to others, ending those that were not renewed, tending idle sessions.
 //!
 //! [`Sessions`] puts them together as a [`Backend`](crate::Backend).
@@ -34,6 +36,10 @@ mod backend;
 mod book;
 mod end;
 mod heart;
+mod looks;
+#[cfg(feature = "net")]
+mod moving;
+mod near;
 
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -49,6 +55,9 @@ use crate::{Ask, Claim, ClaimId, Kind, LockName, Mode, Result, Token, Versioned,
 
 pub use self::backend::Sessions;
 use self::book::Book;
+pub use self::looks::Looks;
+#[cfg(feature = "net")]
+pub use self::moving::{Drive, Mover, MovingStream, Place};
 
 /// An answer, or why there is none.
 pub type Answer<T> = std::result::Result<T, Failure>;
@@ -105,6 +114,11 @@ pub trait Server: Send + Sync + 'static {
     /// Removes what sessions that are no more have left; this one is over, whether or not the server knows already.
     fn tidy<'a>(&'a self, over: Option<&'a Self::Session>) -> BoxFuture<'a, Answer<()>>;
 
+    /// Ends connections that are no sessions; whatever is asked next makes new ones.
+    fn say_goodbye(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async {})
+    }
+
     /// The smallest request that a grant could possibly cost.
     fn probe(&self) -> BoxFuture<'_, Answer<()>>;
 
@@ -127,14 +141,14 @@ pub trait Session: Send + Sync + 'static {
     /// Locks if that can be had at once.
     fn try_lock<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Answer<Tried>>;
 
-    /// Waits in the server's line, for ever or for so long, shown to others from the start as somebody who waits.
-    /// [`Tried::Busy`] when the time was over; the lock may have been given in that very moment, and whoever asked gives it up.
-    fn wait<'a>(&'a self, claim: &'a Claim, limit: Option<Duration>) -> BoxFuture<'a, Answer<Tried>>;
+    /// Waits in the server's line, for ever or for so long, shown to others as somebody who waits: from the start, or where order
+    /// is not promised after some milliseconds. The fencing number is drawn when it is let in. `None` when the time was over;
+    /// the lock may have been given in that very moment, and whoever asked gives it up.
+    fn wait<'a>(&'a self, claim: &'a Claim, limit: Option<Duration>) -> BoxFuture<'a, Answer<Option<Waited>>>;
 
-    /// Whether a grant that was waited for is shown as one with it, and not only by [`show`](Session::show).
-    fn shows_grants(&self) -> bool {
-        true
-    }
+    /// Draws a fencing number for what this session has already. The session is heard of with it. What others see of the claim that had
+    /// it before, if they see anything, goes.
+    fn enter<'a>(&'a self, claim: &'a Claim, before: Option<&'a Claim>) -> BoxFuture<'a, Answer<Token>>;
 
     /// Lets go of what is certainly held.
     fn unlock<'a>(&'a self, claim: &'a Claim, held: Held) -> BoxFuture<'a, Answer<()>>;
@@ -145,7 +159,7 @@ pub trait Session: Send + Sync + 'static {
     /// Changes the mode of a hold, with a new token if it becomes exclusive or is so already. `None` if it cannot be had now.
     fn convert<'a>(&'a self, claim: &'a Claim, held: Held, to: Mode) -> BoxFuture<'a, Answer<Option<Token>>>;
 
-    /// Shows holds to others.
+    /// Shows holds to others, of which some may be shown as waiting.
     fn show<'a>(&'a self, holds: &'a [(Claim, Held)]) -> BoxFuture<'a, Answer<()>>;
 
     /// Makes itself heard; what others had to say about holds on this session.
@@ -165,6 +179,15 @@ pub struct Limits {
     /// How often sessions that hold something are pinged besides their renewals, where the server tells nobody: for mail, and
     /// for the session's end.
     pub mail: Option<Duration>,
+}
+
+/// What came of a wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Waited {
+    /// The fencing number.
+    pub token: Token,
+    /// Whether others have seen it wait.
+    pub shown: bool,
 }
 
 /// What came of trying.
@@ -187,7 +210,7 @@ pub struct Held {
     pub mode: Mode,
     /// For so long by now.
     pub age: Duration,
-    /// Whether others can see it.
+    /// Whether others can see it, or see it wait.
     pub shown: bool,
 }
 

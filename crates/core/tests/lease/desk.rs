@@ -2,7 +2,7 @@
 //! client's side of the lease stores is tested with before any real server is.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
@@ -34,6 +34,16 @@ pub(crate) struct Server {
     requests: AtomicU64,
     /// What becomes of the next asks, before the server sees any.
     pub(crate) next: Mutex<VecDeque<Fortune>>,
+    /// From now on it does not answer to chores; and how many it was asked for since.
+    pub(crate) ignores_chores: AtomicBool,
+    pub(crate) chores: AtomicU64,
+    /// From now on ends are lost, and nobody knows; and how many were asked for together, each time one was not.
+    pub(crate) loses_ends: AtomicBool,
+    pub(crate) ends: Mutex<Vec<usize>>,
+    /// Somebody breaks what is renewed next, just before, and nobody is told.
+    pub(crate) breaks: AtomicBool,
+    /// What is on its disk, if that is not everything: it is killed, and has only this, as soon as a look has shown a grant.
+    disk: Mutex<Option<BTreeMap<LockName, (Record, Instant)>>>,
 }
 
 /// What may become of an ask.
@@ -41,6 +51,10 @@ pub(crate) struct Server {
 pub(crate) enum Fortune {
     /// It is lost, and nobody knows.
     Lost,
+    /// It is done, and its answer is lost.
+    Unanswered,
+    /// It is refused, and would be again.
+    Refused,
     /// Somebody's transaction has the name.
     Locked,
 }
@@ -58,7 +72,23 @@ struct State {
 
 impl Server {
     pub(crate) fn new(weather: Weather) -> Arc<Self> {
-        Arc::new(Server { weather, state: Mutex::default(), requests: AtomicU64::new(0), next: Mutex::default() })
+        Arc::new(Server {
+            weather,
+            state: Mutex::default(),
+            requests: AtomicU64::new(0),
+            next: Mutex::default(),
+            ignores_chores: AtomicBool::new(false),
+            chores: AtomicU64::new(0),
+            loses_ends: AtomicBool::new(false),
+            ends: Mutex::default(),
+            breaks: AtomicBool::new(false),
+            disk: Mutex::default(),
+        })
+    }
+
+    /// Whatever comes after this is not written to the disk any more.
+    pub(crate) fn loses_its_disk(&self) {
+        *self.disk.lock().unwrap() = Some(self.state().names.clone());
     }
 
     pub(crate) fn desk(self: &Arc<Self>) -> RecordDesk {
@@ -239,15 +269,27 @@ impl Desk for RecordDesk {
 
     fn ask<'a>(&'a self, asks: &'a [Asking]) -> BoxFuture<'a, Answer<Vec<Asked>>> {
         assert!(asks.is_sorted_by(|one, other| one.claim.name <= other.claim.name), "in the order of their names");
+        let ask = move |server: &Server, state: &mut State, at: Moment| {
+            asks.iter().map(|ask| ask_one(self.client, server, state, at, ask)).collect()
+        };
         match self.server.next.lock().unwrap().pop_front() {
-            Some(Fortune::Lost) => return Box::pin(async { Err(broken(Fate::Unknown)) }),
-            Some(Fortune::Locked) => return self.once(move |_, _, _| vec![Asked::Locked; asks.len()]),
-            None => {}
+            Some(Fortune::Lost) => Box::pin(async { Err(broken(Fate::Unknown)) }),
+            Some(Fortune::Unanswered) => {
+                let done: BoxFuture<'a, Answer<Vec<Asked>>> = self.once(ask);
+                Box::pin(async { done.await.and_then(|_| Err(broken(Fate::Unknown))) })
+            }
+            Some(Fortune::Refused) => Box::pin(async { Err(Failure { again: false, ..broken(Fate::Refused) }) }),
+            Some(Fortune::Locked) => self.once(move |_, _, _| vec![Asked::Locked; asks.len()]),
+            None => self.request(ask),
         }
-        self.request(move |server, state, at| asks.iter().map(|ask| ask_one(self.client, server, state, at, ask)).collect())
     }
 
     fn end<'a>(&'a self, ends: &'a [Ending]) -> BoxFuture<'a, Answer<Vec<Ended>>> {
+        assert!(ends.is_sorted_by(|one, other| one.name <= other.name), "in the order of their names");
+        if self.server.loses_ends.load(Ordering::Relaxed) {
+            return Box::pin(async { Err(Failure { again: false, ..broken(Fate::Unknown) }) });
+        }
+        self.server.ends.lock().unwrap().push(ends.len());
         self.request(move |server, state, at| {
             for Ending { name, id, min_hold, mark } in ends {
                 state.with(server, name, at, |record, woken| record.end(*id, *min_hold, at, woken));
@@ -261,6 +303,10 @@ impl Desk for RecordDesk {
 
     fn renew<'a>(&'a self, claims: &'a [Claim]) -> BoxFuture<'a, Answer<Vec<Renewed>>> {
         self.request(move |server, state, at| {
+            let breaks = server.breaks.swap(false, Ordering::Relaxed);
+            for claim in claims.iter().filter(|_| breaks) {
+                state.with(server, &claim.name, at, |record, woken| record.break_holds(None, at, woken));
+            }
             let renew = |claim: &Claim| {
                 let renewed = state.with(server, &claim.name, at, |record, _| record.renew(claim.id, at)).flatten();
                 renewed.map_or(Renewed::Lost, Renewed::Held)
@@ -298,7 +344,12 @@ impl Desk for RecordDesk {
                     Some((Stands::Gone, _)) | None => Touched::Gone,
                 }
             };
-            let waiters = waiters.iter().map(look).collect();
+            let waiters: Vec<Touched> = waiters.iter().map(look).collect();
+            if waiters.iter().any(|touched| matches!(touched, Touched::Granted { .. }))
+                && let Some(kept) = server.disk.lock().unwrap().take()
+            {
+                state.names = kept;
+            }
             Looked { waiters, mail: state.mail.remove(&self.client).unwrap_or_default() }
         })
     }
@@ -370,6 +421,10 @@ impl Desk for RecordDesk {
     }
 
     fn tidy<'a>(&'a self, names: &'a [LockName]) -> BoxFuture<'a, Answer<()>> {
+        if self.server.ignores_chores.load(Ordering::Relaxed) {
+            self.server.chores.fetch_add(1, Ordering::Relaxed);
+            return Box::pin(std::future::pending());
+        }
         RecordDesk::request(self, move |_, state, at| {
             names.iter().for_each(|name| state.forget(name, at.now - QUIET, at));
         })

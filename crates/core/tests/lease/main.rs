@@ -3,12 +3,13 @@
 mod desk;
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use desk::{Fortune, Server, Weather};
 use tenure_core::lease::Lease;
-use tenure_core::{Backend, Client};
-use tenure_testkit::{Harness, in_time};
+use tenure_core::{Backend, Claim, Client, Kind, LockName, Wait};
+use tenure_testkit::{Harness, claim, eventually, eventually_async, in_time};
 
 macro_rules! harness {
     ($harness:ident, $weather:expr) => {
@@ -55,4 +56,95 @@ async fn a_transaction_in_the_way_and_a_lost_ask_are_waited_for() {
     assert!(mutex.try_lock_for(Duration::from_millis(20)).await.unwrap().is_none());
     server.next.lock().unwrap().clear();
     mutex.try_lock().await.unwrap().expect("nobody has it").release().await.unwrap();
+}
+
+/// What a chore was about to remove when its client ended is removed by the goodbye.
+#[tokio::test]
+async fn a_client_that_ends_in_the_middle_of_a_chore_leaves_nothing() {
+    let server = Server::new(Weather::Fair);
+    server.ignores_chores.store(true, Ordering::Relaxed);
+    let client = Client::new(Lease::new(server.desk())).unwrap();
+    client.mutex("x").unwrap().lock().await.unwrap().release().await.unwrap();
+    eventually("there is something to remove", || server.chores.load(Ordering::Relaxed) > 0).await;
+    client.close().await.unwrap();
+    assert_eq!(server.residue(), 0);
+}
+
+/// A server may show a grant that it has not written yet, and be killed. A hold that nobody renews would never learn of it: it is not
+/// believed before it was renewed once.
+#[tokio::test]
+async fn a_grant_that_was_shown_and_not_kept_is_not_believed() {
+    let server = Server::new(Weather::Mute);
+    let client = Client::new(Lease::new(server.desk())).unwrap();
+    let mutex = client.mutex("x").unwrap();
+    let first = mutex.clone().ttl(Duration::from_secs(3)).unwrap().keep(false).lock().await.unwrap();
+    let later = mutex.ttl(Duration::from_secs(600)).unwrap().keep(false);
+    let waiting = tokio::spawn(async move { later.lock().await });
+    eventually_async("it waits", async || client.view("x").await.unwrap().line.len() == 1).await;
+    server.loses_its_disk();
+    first.release().await.unwrap();
+    let held = in_time("it is let in when the server has ended the first once more", waiting).await.unwrap().unwrap();
+    let view = client.view("x").await.unwrap();
+    assert_eq!(view.holders.iter().map(|holder| holder.token).collect::<Vec<_>>(), [held.token()], "{view:?}");
+    held.release().await.unwrap();
+}
+
+/// The answer to the first ask is lost, and the second one finds a grant that is not whole any more. It was broken before it could be
+/// renewed: then it is nobody's, whoever waits and whoever does not.
+#[tokio::test]
+async fn a_grant_that_was_broken_before_it_was_found_is_not_believed() {
+    let server = Server::new(Weather::Fair);
+    let client = Client::new(Lease::new(server.desk())).unwrap();
+    let mutex = client.mutex("x").unwrap().ttl(Duration::from_secs(600)).unwrap().keep(false);
+    for waits in [false, true] {
+        server.next.lock().unwrap().push_back(Fortune::Unanswered);
+        server.breaks.store(true, Ordering::Relaxed);
+        let held =
+            if waits { in_time("it gets in", mutex.lock()).await } else { mutex.try_lock().await.map(Option::unwrap) };
+        let held = held.unwrap();
+        assert!(!server.breaks.load(Ordering::Relaxed), "somebody has broken it");
+        let view = client.view("x").await.unwrap();
+        assert_eq!(view.holders.iter().map(|holder| holder.token).collect::<Vec<_>>(), [held.token()], "{view:?}");
+        held.release().await.unwrap();
+    }
+}
+
+/// Whoever was refused for certain has nothing in the store, and troubles nobody with its end.
+#[tokio::test]
+async fn what_was_refused_needs_no_end() {
+    let server = Server::new(Weather::Fair);
+    let backend = Lease::new(server.desk());
+    for (fortunes, ends) in [(vec![Fortune::Refused], 0), (vec![Fortune::Lost, Fortune::Refused], 1)] {
+        for wait in [Wait::No, Wait::Forever] {
+            let claim = claim(Kind::Mutex, 0);
+            server.next.lock().unwrap().extend(fortunes.iter().copied());
+            backend.acquire(&claim, wait).await.unwrap_err();
+            assert!(server.next.lock().unwrap().is_empty());
+            backend.release(&claim).await.unwrap();
+            assert_eq!(std::mem::take(&mut *server.ends.lock().unwrap()).len(), ends, "{fortunes:?}");
+        }
+    }
+    assert_eq!(server.residue(), 0);
+}
+
+/// Ends that the store did not confirm are asked for again, all together, although their client waits for nothing and holds nothing.
+#[tokio::test]
+async fn ends_that_were_lost_are_asked_for_again() {
+    let server = Server::new(Weather::Fair);
+    let backend = Lease::new(server.desk());
+    let claims: Vec<Claim> = (0..100)
+        .map(|number| Claim { name: LockName::new(format!("{number}")).unwrap(), ..claim(Kind::Mutex, number) })
+        .collect();
+    for claim in &claims {
+        server.next.lock().unwrap().extend([Fortune::Unanswered, Fortune::Refused]);
+        backend.acquire(claim, Wait::No).await.unwrap_err();
+    }
+    server.loses_ends.store(true, Ordering::Relaxed);
+    for claim in &claims {
+        backend.release(claim).await.unwrap_err();
+    }
+    server.loses_ends.store(false, Ordering::Relaxed);
+    eventually_async("all have ended", async || backend.list("", None, 1).await.unwrap().is_empty()).await;
+    let many = server.ends.lock().unwrap().len();
+    assert!(many < claims.len() / 2, "{many} requests");
 }

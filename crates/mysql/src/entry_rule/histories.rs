@@ -118,7 +118,7 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         26 => several(ask).prop_map(Step::Ask),
         14 => several(end).prop_map(Step::End),
-        4 => whom().prop_map(Step::Renew),
+        8 => whom().prop_map(Step::Renew),
         6 => (0..CLIENTS, prop::option::weighted(0.4, brief()), prop::collection::vec(who(), 0..4))
             .prop_map(|(client, alive, whom)| Step::Touch { client, alive, whom }),
         5 => (who(), to, prop::bool::weighted(0.8)).prop_map(|(who, to, known)| Step::Convert { who, to, known }),

@@ -153,13 +153,18 @@ async fn tables_of_another_time_or_use_are_refused() {
 
 #[tokio::test]
 async fn many_who_come_first_all_succeed() {
-    let url = format!("{}?prefix=together_", MariaDb::shared().url());
-    let mut set = tokio::task::JoinSet::new();
-    for _ in 0..6 {
-        let url: StoreUrl = url.parse().unwrap();
-        set.spawn(async move { crate::connect(&url).await.map(drop) });
+    for (prefix, is_there) in [("together_", false), ("a_", true), ("b_", true), ("c_", true)] {
+        let url: StoreUrl = format!("{}?prefix={prefix}", MariaDb::shared().url()).parse().unwrap();
+        if is_there {
+            crate::migrate(&url).await.unwrap(); // then they meet where the first says how the tables are used
+        }
+        let mut set = tokio::task::JoinSet::new();
+        for _ in 0..if is_there { 24 } else { 6 } {
+            let url = url.clone();
+            set.spawn(async move { crate::connect(&url).await.map(drop) });
+        }
+        set.join_all().await.into_iter().for_each(|made| made.unwrap());
     }
-    set.join_all().await.into_iter().for_each(|made| made.unwrap());
 }
 
 #[tokio::test]

@@ -1,15 +1,15 @@
 //! One session of the server's, and each verb on it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tenure_core::backend::BoxFuture;
 use tenure_core::lease::{Failure, Fate};
-use tenure_core::session::{Answer, Held, Notice, Session, Tried};
-use tenure_core::{Claim, ClaimId, Error, ErrorKind, Kind, Mode, Token};
+use tenure_core::session::{Answer, Held, Notice, Session, Tried, Waited};
+use tenure_core::{Claim, ClaimId, Error, ErrorKind, Instant, Kind, Mode, Token};
 
-use super::texts::Texts;
+use super::in_vain::InVain;
+use super::texts::{A_MOMENT, Texts};
 use super::wire::Wire;
 use crate::dialect::Dialect;
 use crate::link::Rows;
@@ -22,8 +22,7 @@ pub(super) struct Locks {
     client: u64,
     dialect: Dialect,
     texts: Arc<Texts>,
-    /// Something may be shown of it that nobody told us is.
-    is_shown: AtomicBool,
+    in_vain: Arc<InVain>,
 }
 
 impl Locks {
@@ -34,35 +33,31 @@ impl Locks {
     pub(super) async fn begin(
         wire: Wire,
         client: u64,
-        texts: &Arc<Texts>,
+        (texts, in_vain): (&Arc<Texts>, &Arc<InVain>),
         dialect: Dialect,
         idle: Duration,
     ) -> Answer<Locks> {
-        let sets = wire.send("opening a session", texts.begin(idle)).await?;
+        let sets = wire.send("opening a session", texts.begin(dialect, idle)).await?;
         let conn = last(&sets).ok_or_else(|| nonsense("opening a session"))? as u64;
-        let texts = Arc::clone(texts);
-        Ok(Locks { wire, conn, client, dialect, texts, is_shown: AtomicBool::new(false) })
+        let (texts, in_vain) = (Arc::clone(texts), Arc::clone(in_vain));
+        Ok(Locks { wire, conn, client, dialect, texts, in_vain })
     }
 
-    /// What an attempt or a wait has answered.
+    /// What an attempt has answered.
     fn tried(&self, sets: &Rows, doing: &str) -> Answer<Tried> {
         let first = sets.first().and_then(|rows| rows.first()).and_then(|row| number(row, 0));
         match first {
             Some(0) => Ok(Tried::Busy),
             Some(got @ 1..) => {
                 let token = if sets.len() > 1 { last(sets) } else { Some(got) }; // drawn by a statement of its own, or with it
-                let token = token.and_then(|token| u64::try_from(token).ok()).ok_or_else(|| nonsense(doing))?;
-                Ok(Tried::Granted(Token::new(token)))
+                let token = token.and_then(drawn).ok_or_else(|| nonsense(doing))?;
+                Ok(Tried::Granted(token))
             }
             Some(other) => {
                 let kind = usize::try_from(-1 - other).ok().and_then(|kind| Kind::ALL.get(kind));
                 kind.copied().map(Tried::Mismatch).ok_or_else(|| nonsense(doing))
             }
-            None => {
-                let error = Error::new(ErrorKind::Unavailable, format!("the server was interrupted while {doing}"))
-                    .with_hint("Did somebody kill the statement? Else its log says more");
-                Err(Failure { error, fate: Fate::Unknown, again: true })
-            }
+            None => Err(interrupted(doing)),
         }
     }
 }
@@ -70,6 +65,22 @@ impl Locks {
 /// The last number that was answered.
 pub(super) fn last(sets: &Rows) -> Option<i64> {
     sets.last().and_then(|rows| rows.first()).and_then(|row| number(row, 0))
+}
+
+/// The token that was drawn last of all.
+fn token(sets: &Rows) -> Option<Token> {
+    last(sets).and_then(drawn)
+}
+
+/// A token; 0 is none, which a server says that has lost where they are drawn from.
+fn drawn(number: i64) -> Option<Token> {
+    u64::try_from(number).ok().filter(|number| *number > 0).map(Token::new)
+}
+
+fn interrupted(doing: &str) -> Failure {
+    let error = Error::new(ErrorKind::Unavailable, format!("the server was interrupted while {doing}"))
+        .with_hint("Did somebody kill the statement? Else its log says more");
+    Failure { error, fate: Fate::Unknown, again: true }
 }
 
 pub(super) fn nonsense(doing: &str) -> Failure {
@@ -103,33 +114,56 @@ impl Session for Locks {
         Box::pin(async move {
             let text = self.texts.attempt(self.dialect, self.conn, claim);
             let sets = match self.dialect {
-                Dialect::MariaDb => self.wire.send_one("locking", text).await?,
-                Dialect::MySql => self.wire.send("locking", text).await?, // draws its token with statements of their own
+                Dialect::MariaDb => self.wire.used().send_one("locking", text).await?,
+                Dialect::MySql => self.wire.used().send("locking", text).await?, // draws its token with statements of their own
             };
             self.tried(&sets, "locking")
         })
     }
 
-    fn wait<'a>(&'a self, claim: &'a Claim, limit: Option<Duration>) -> BoxFuture<'a, Answer<Tried>> {
+    fn wait<'a>(&'a self, claim: &'a Claim, limit: Option<Duration>) -> BoxFuture<'a, Answer<Option<Waited>>> {
         Box::pin(async move {
-            self.is_shown.store(true, Ordering::Relaxed);
-            let text = self.texts.wait(self.dialect, self.client, claim, limit);
-            let sets = self.wire.send("waiting for a lock", text).await?;
-            self.tried(&sets, "waiting for a lock")
+            let doing = "waiting for a lock";
+            let mut limit = limit;
+            let moment = limit.map_or(A_MOMENT, |limit| limit.min(A_MOMENT));
+            if !self.in_vain.was_lately(&claim.name, Instant::now())
+                && let Some(text) = self.texts.wait_a_moment(self.dialect, self.conn, claim, moment)
+            {
+                if let Tried::Granted(token) = self.tried(&self.wire.wait(doing, text).await?, doing)? {
+                    return Ok(Some(Waited { token, shown: false }));
+                }
+                self.in_vain.note(&claim.name, Instant::now());
+                limit = limit.map(|limit| limit - moment);
+            }
+            let sets = self.wire.wait(doing, self.texts.wait(self.dialect, self.client, claim, limit)).await?;
+            match sets.first().and_then(|rows| rows.first()).and_then(|row| number(row, 0)) {
+                Some(1) => {
+                    let token = token(&sets).ok_or_else(|| nonsense(doing))?;
+                    Ok(Some(Waited { token, shown: true }))
+                }
+                Some(_) => Ok(None),
+                None => Err(interrupted(doing)),
+            }
         })
     }
 
-    fn shows_grants(&self) -> bool {
-        false
+    fn enter<'a>(&'a self, claim: &'a Claim, before: Option<&'a Claim>) -> BoxFuture<'a, Answer<Token>> {
+        Box::pin(async move {
+            let mut text = self.texts.enter(self.dialect, claim);
+            if let Some(before) = before {
+                text = format!("{text}; {}", self.texts.replace(self.conn, before.id)); // which answers with no rows
+            }
+            let sets = self.wire.used().send("being let in", text).await?;
+            token(&sets).ok_or_else(|| nonsense("being let in"))
+        })
     }
 
     fn unlock<'a>(&'a self, claim: &'a Claim, held: Held) -> BoxFuture<'a, Answer<()>> {
         Box::pin(async move {
-            let is_shown = held.shown || self.is_shown.load(Ordering::Relaxed);
-            let text = self.texts.unlock(self.conn, claim, is_shown);
-            let sets = match is_shown {
-                true => self.wire.send("unlocking", text).await?, // and hides it, which answers with no rows
-                false => self.wire.send_one("unlocking", text).await?,
+            let text = self.texts.unlock(self.conn, claim, held.shown);
+            let sets = match held.shown {
+                true => self.wire.used().send("unlocking", text).await?, // and hides it, which answers with no rows
+                false => self.wire.used().send_one("unlocking", text).await?,
             };
             match sets.first().and_then(|rows| rows.first()).and_then(|row| number(row, 1)) {
                 Some(1) => Ok(()),
@@ -170,3 +204,6 @@ impl Session for Locks {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,10 +1,17 @@
 //! Session mode (`?liveness=session`): the server's `GET_LOCK`, its sessions, its queue. All that a client does around them is in
 //! [`tenure_core::session`].
 //!
-//! - `locks`: one session, and each verb on it; `wire`: its connection; `texts`: the statements
+//! - `locks`: one session, and each verb on it; `texts`: the statements; `in_vain`: which waits are long
+//! - `wire`: its connection, in parts: `queue`, `connection`, `packets`, `reply`, `login`
 //! - `server`: opening sessions, and what is asked of the server about all of them: views, requests, breaking
 
+mod connection;
+mod in_vain;
 mod locks;
+mod login;
+mod packets;
+mod queue;
+mod reply;
 mod server;
 mod texts;
 mod wire;

@@ -6,11 +6,10 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use mysql_async::prelude::Queryable;
-use mysql_async::{Conn, Row};
+use mysql_async::Row;
 use tenure_core::backend::{Abilities, BoxFuture, Finding, Level};
 use tenure_core::lease::{self, Desk as _, Failure, Fate};
-use tenure_core::session::{Answer, Limits, Listener, Notice, Server};
+use tenure_core::session::{Answer, Limits, Listener, Looks, Notice, Server};
 use tenure_core::{
     Ask, ClaimId, Error, ErrorKind, Fingerprint, Holder, Instant, LockName, Mode, Note, Origin, Result, Token, Versioned,
     View, Waiter,
@@ -18,6 +17,7 @@ use tenure_core::{
 use tokio::runtime::Handle;
 
 use super::SESSION_ABILITIES;
+use super::in_vain::InVain;
 use super::locks::{Locks, last, mail, nonsense};
 use super::texts::{self, Texts};
 use super::wire::Wire;
@@ -30,9 +30,8 @@ use crate::verbs::{ask_of, id, kind, number, text};
 
 /// How often sessions that hold something are looked after.
 const MAIL: Duration = Duration::from_millis(500);
-/// How long whoever looks waits for others to show what they have held for only a moment.
-const SHOWN_WITHIN: Duration = Duration::from_millis(500);
-const LOOK_AGAIN: Duration = Duration::from_millis(3);
+/// How often it is looked whether a holder that was told to has let go.
+const LOOK_AGAIN: Duration = Duration::from_millis(9);
 /// How long a holder may take to let go by itself, before its session is ended: more than it takes to find its mail.
 const LET_GO_WITHIN: Duration = Duration::from_millis(1_500);
 
@@ -42,6 +41,7 @@ pub(super) struct MySqlServer {
     desk: Tables,
     client: u64,
     texts: Arc<Texts>,
+    in_vain: Arc<InVain>,
     ears: Arc<Ears>,
 }
 
@@ -58,7 +58,8 @@ impl MySqlServer {
         let sets = desk.asks.send(doing, |_| "SELECT DATABASE()".to_owned()).await?;
         let database = sets.first().and_then(|rows| rows.first()).map(|row| text(row, 0)).ok_or_else(|| nonsense(doing))?;
         let texts = Arc::new(Texts::new(&settings.prefix, database));
-        let server = MySqlServer { settings: Arc::new(settings), desk, client, texts, ears };
+        let in_vain = Arc::new(InVain::new());
+        let server = MySqlServer { settings: Arc::new(settings), desk, client, texts, in_vain, ears };
         server.prepare().await?;
         Ok(server)
     }
@@ -102,23 +103,19 @@ impl MySqlServer {
         let dialect = self.desk.asks.server().await?.dialect;
         // A server that was started anew may have forgotten tokens.
         self.seed(dialect).await?;
-        let failed = |failure| error::explain_connect(failure, &self.settings);
         let opening = async {
-            let mut conn = Conn::new(self.settings.options().map_err(error::refused)?).await.map_err(failed)?;
-            conn.query_drop("SET SESSION autocommit = 1, innodb_lock_wait_timeout = 5").await.map_err(failed)?;
-            conn.query_drop(dialect.no_time_limit()).await.map_err(failed)?;
-            Ok(conn)
+            let wire = Wire::connect(&self.settings).await?;
+            Locks::begin(wire, self.client, (&self.texts, &self.in_vain), dialect, idle).await
         };
         let limit = self.settings.connect_limit;
-        let conn = tokio::time::timeout(limit, opening).await.unwrap_or_else(|_| {
-            Err(Failure { fate: Fate::Refused, ..error::silent(&self.settings, limit, "connecting") })
-        })?;
-        let wire = Wire::new(&self.settings, conn);
-        Ok(Arc::new(Locks::begin(wire, self.client, &self.texts, dialect, idle).await?))
+        match tokio::time::timeout(limit, opening).await {
+            Ok(opened) => opened.map(Arc::new),
+            Err(_) => Err(Failure { fate: Fate::Refused, ..error::silent(&self.settings, limit, "opening a session") }),
+        }
     }
 
     async fn view_of(&self, name: &LockName) -> Answer<View> {
-        let end = Instant::now() + SHOWN_WITHIN;
+        let mut looks = Looks::default();
         loop {
             let sets = self.send("looking at a lock", self.texts.view(name)).await?;
             let seen = || {
@@ -126,22 +123,21 @@ impl MySqlServer {
                 seen(name, number(first, 0), number(first, 1)?, sets.get(1)?)
             };
             let (view, is_all) = seen().ok_or_else(|| nonsense("looking at a lock"))?;
-            if is_all || Instant::now() >= end {
+            if looks.were_enough(u64::from(!is_all)).await {
                 return Ok(view);
             }
-            tokio::time::sleep(LOOK_AGAIN).await;
         }
     }
 
     /// A hold of a few milliseconds is not shown yet, and a list knows only names that are: so whoever lists waits a moment.
     async fn listed(&self, prefix: &str, after: Option<&LockName>, limit: usize) -> Answer<Vec<View>> {
-        let (doing, end) = ("listing locks", Instant::now() + SHOWN_WITHIN);
+        let (doing, mut looks) = ("listing locks", Looks::default());
         loop {
             let unshown = last(&self.send(doing, self.texts.how_many_unshown()).await?);
             let sets = self.send(doing, self.texts.list(prefix, after)).await?;
             let rows = sets.first().map_or(&[][..], |rows| &rows[..]);
             let mut views = Vec::new();
-            let mut is_all = unshown == Some(0);
+            let mut missing = unshown.map_or(1, i64::unsigned_abs);
             for rows in rows.chunk_by(|one, other| text(one, 15) == text(other, 15)) {
                 if views.len() >= limit {
                     break;
@@ -149,13 +145,12 @@ impl MySqlServer {
                 let name = LockName::new(text(&rows[0], 15)).map_err(|_| nonsense(doing))?;
                 let now = number(&rows[0], 17).ok_or_else(|| nonsense(doing))?;
                 let (view, is_shown) = seen(&name, number(&rows[0], 16), now, rows).ok_or_else(|| nonsense(doing))?;
-                is_all &= is_shown;
+                missing += u64::from(!is_shown);
                 views.extend(Some(view).filter(|view| !view.is_free()));
             }
-            if is_all || Instant::now() >= end {
+            if looks.were_enough(missing).await {
                 return Ok(views);
             }
-            tokio::time::sleep(LOOK_AGAIN).await;
         }
     }
 
@@ -183,7 +178,7 @@ impl MySqlServer {
                 let error = Error::new(ErrorKind::Unavailable, what).with_name(name).with_store(self.settings.describe());
                 return Err(Failure { error, fate: Fate::Unknown, again: false });
             }
-            tokio::time::sleep(LOOK_AGAIN * 3).await;
+            tokio::time::sleep(LOOK_AGAIN).await;
         }
     }
 }
@@ -263,6 +258,10 @@ impl Server for MySqlServer {
             }
             self.send("tidying", self.texts.tidy()).await.map(drop)
         })
+    }
+
+    fn say_goodbye(&self) -> BoxFuture<'_, ()> {
+        Box::pin(self.desk.asks.close())
     }
 
     fn probe(&self) -> BoxFuture<'_, Answer<()>> {

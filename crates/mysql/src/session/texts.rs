@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 use tenure_core::session::Held;
-use tenure_core::{Ask, Claim, ClaimId, LockName, Token};
+use tenure_core::{Ask, Claim, ClaimId, Kind, LockName, Token};
 
 use crate::dialect::Dialect;
 use crate::schema::NOW;
@@ -17,6 +17,9 @@ use crate::verbs::{hex, kind_number, micros, push_hex};
 
 /// For ever, as far as a server goes; whoever waits for longer asks again.
 const EVER: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+
+/// How long a wait for a plain mutex is seen by nobody.
+pub(super) const A_MOMENT: Duration = Duration::from_millis(10);
 
 pub(super) struct Texts {
     prefix: String,
@@ -57,11 +60,12 @@ impl Texts {
     }
 
     /// What a new session is told: `wait_timeout` is the server's limit for one that it does not hear of.
-    pub(super) fn begin(&self, idle: Duration) -> String {
+    pub(super) fn begin(&self, dialect: Dialect, idle: Duration) -> String {
         format!(
-            "SET SESSION wait_timeout = {}, lock_wait_timeout = 31536000; \
+            "SET SESSION autocommit = 1, innodb_lock_wait_timeout = 5, lock_wait_timeout = 31536000, wait_timeout = {}; {}; \
              DELETE FROM {}session WHERE conn = CONNECTION_ID(); SELECT CONNECTION_ID()",
             idle.as_secs(),
+            dialect.no_time_limit(),
             self.prefix
         )
     }
@@ -75,15 +79,14 @@ impl Texts {
         }
     }
 
-    fn drawn(&self, dialect: Dialect, key: &str) -> String {
-        match dialect {
-            Dialect::MariaDb => String::new(),
-            Dialect::MySql => format!(
-                "; UPDATE {}token SET n = LAST_INSERT_ID(GREATEST(n + 1, {NOW})) WHERE id = 1 \
-                 AND IS_USED_LOCK({key}) = CONNECTION_ID(); SELECT LAST_INSERT_ID()",
-                self.prefix
-            ),
-        }
+    /// The same in MySQL, as statements of their own; 0 if there is nothing to draw from, where `LAST_INSERT_ID()` alone would give the
+    /// session's last token once more.
+    fn drawn(&self, key: &str) -> String {
+        format!(
+            "UPDATE {}token SET n = LAST_INSERT_ID(GREATEST(n + 1, {NOW})) WHERE id = 1 \
+             AND IS_USED_LOCK({key}) = CONNECTION_ID(); SELECT IF(ROW_COUNT() > 0, LAST_INSERT_ID(), 0)",
+            self.prefix
+        )
     }
 
     /// Gives the token; 0 if it cannot be had; -1 minus the kind if it is in use as another one; null for an error.
@@ -94,17 +97,38 @@ impl Texts {
             .filter(|other| *other != kind)
             .map(|other| format!("WHEN IS_USED_LOCK({}) IS NOT NULL THEN {} ", self.mark(&key, other), -1 - other as i32))
             .collect();
-        format!(
-            "SELECT CASE GET_LOCK({key}, 0) WHEN 1 THEN {} + 0 * GET_LOCK({}, 0) + 0 * GET_LOCK({}, 0) \
-             WHEN 0 THEN CASE {others}ELSE 0 END END{}",
-            self.token(dialect),
-            self.mark(&key, kind),
-            self.unshown_by(conn),
-            self.drawn(dialect, &key),
-        )
+        let drawn = match dialect {
+            Dialect::MariaDb => String::new(),
+            Dialect::MySql => format!("; {}", self.drawn(&key)),
+        };
+        let had = self.had(dialect, conn, &key, claim);
+        format!("SELECT CASE GET_LOCK({key}, 0) WHEN 1 THEN {had} WHEN 0 THEN CASE {others}ELSE 0 END END{drawn}")
     }
 
-    /// Shows that it waits, and waits. Gives the token; 0 if the time was over; null if it was interrupted.
+    /// What goes with a lock that was just given: a token, the mark of its kind, and that it is not shown yet.
+    fn had(&self, dialect: Dialect, conn: u64, key: &str, claim: &Claim) -> String {
+        let (token, mark) = (self.token(dialect), self.mark(key, kind_number(claim.kind)));
+        format!("{token} + 0 * GET_LOCK({mark}, 0) + 0 * GET_LOCK({}, 0)", self.unshown_by(conn))
+    }
+
+    /// Waits for a moment, and shows so to nobody: that is a write, and costs more than most waits. Gives the token, 0 if the moment was
+    /// over, and null if it was interrupted. Only for what promises no order, since whoever goes on waiting then goes to the end of
+    /// the line; and not for MySQL, which waits for whole seconds.
+    pub(super) fn wait_a_moment(&self, dialect: Dialect, conn: u64, claim: &Claim, moment: Duration) -> Option<String> {
+        if dialect == Dialect::MySql || claim.kind != Kind::Mutex {
+            return None;
+        }
+        let key = self.key(&claim.name);
+        Some(format!(
+            "SELECT CASE GET_LOCK({key}, {}) WHEN 1 THEN {} WHEN 0 THEN 0 END",
+            moment.as_secs_f64(),
+            self.had(dialect, conn, &key, claim)
+        ))
+    }
+
+    /// Shows that it waits, and waits. Gives 1; 0 if the time was over; null if it was interrupted. And then the token: by a
+    /// statement of its own, since one that waited and drew would have the sequence open all the while. Whoever flushes or backs up
+    /// would wait for it, and every write of the server for them.
     pub(super) fn wait(&self, dialect: Dialect, client: u64, claim: &Claim, limit: Option<Duration>) -> String {
         let (key, kind) = (self.key(&claim.name), kind_number(claim.kind));
         let limit = limit.unwrap_or(EVER).min(EVER);
@@ -116,7 +140,7 @@ impl Texts {
             "INSERT INTO {p}session (conn, id, name, kind, client, ttl, since, pid, host, note) \
              VALUES (CONNECTION_ID(), {id}, {name}, {kind}, {client}, {ttl}, {NOW}, {pid}, {host}, {note}) \
              ON DUPLICATE KEY UPDATE since = since; \
-             SELECT CASE GET_LOCK({key}, {seconds}) WHEN 1 THEN 1 + 0 * GET_LOCK({mark}, 0) WHEN 0 THEN 0 END{drawn}",
+             SELECT CASE GET_LOCK({key}, {seconds}) WHEN 1 THEN 1 + 0 * GET_LOCK({mark}, 0) WHEN 0 THEN 0 END; {enter}",
             p = self.prefix,
             id = hex(claim.id.as_bytes()),
             name = hex(claim.name.as_str().as_bytes()),
@@ -125,15 +149,24 @@ impl Texts {
             host = hex(claim.origin.host.as_bytes()),
             note = hex(claim.note.as_str().as_bytes()),
             mark = self.mark(&key, kind),
-            drawn = match dialect {
-                // Not in the statement that waits: it would have the sequence open all the while, and whoever flushes or backs up
-                // would wait for it, and every write of the server for them.
-                Dialect::MariaDb => {
-                    format!("; SELECT {} FROM DUAL WHERE IS_USED_LOCK({key}) = CONNECTION_ID()", self.token(dialect))
-                }
-                Dialect::MySql => self.drawn(dialect, &key),
-            },
+            enter = self.enter(dialect, claim),
         )
+    }
+
+    /// A token for what the session has; no row if it is not ours.
+    pub(super) fn enter(&self, dialect: Dialect, claim: &Claim) -> String {
+        let key = self.key(&claim.name);
+        match dialect {
+            Dialect::MariaDb => {
+                format!("SELECT {} FROM DUAL WHERE IS_USED_LOCK({key}) = CONNECTION_ID()", self.token(dialect))
+            }
+            Dialect::MySql => self.drawn(&key),
+        }
+    }
+
+    /// What is had by another claim from now on, which is not shown yet.
+    pub(super) fn replace(&self, conn: u64, before: ClaimId) -> String {
+        format!("DO GET_LOCK({}, 0); {}", self.unshown_by(conn), self.hide(before))
     }
 
     /// 1 if it was ours. What others saw of it goes after it, since whoever is next does not wait for that.

@@ -72,6 +72,9 @@ BEGIN
     CALL {p}sweep(p_name, v_now, v_last, v_holds, v_waits, v_taken, v_head, v_ends, v_changed);
     SELECT waiting, closing, token, seq, ends - delay - v_now INTO v_waiting, v_closing, v_token, v_mine, v_left
       FROM {p}ticket WHERE id = p_id FOR UPDATE;
+    -- Found again: what the first request wrote may be seen and not be on the disk yet. This commit must wait for the disk
+    -- too, so it must write something.
+    SET v_changed = v_changed OR v_waiting IS NOT NULL;
     IF v_closing = 1 THEN
       SET v_says = 'busy';
     ELSEIF v_waiting = 1 THEN

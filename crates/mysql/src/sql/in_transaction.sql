@@ -6,6 +6,10 @@
 -- the name's row, which must be what was looked at: else somebody came in between, or the snapshot is older than that, and what
 -- the caller would read under the lock is old too.
 --
+-- What time has ended stays where it is, for the next verb to sweep: the caller's transaction may lock what lies between two
+-- rows, of which one may be another name's, and keeps it locked. So it locks nothing but rows, each by its key. Whoever waits, and
+-- counted as dead by the look, keeps its place and comes after it.
+--
 -- p_wait: how many seconds to wait for another transaction; 0 not at all.
 -- gives locked token | leased | taken, by another transaction | stale | session, if the tables are used so | undone, by the server
 CREATE /*M! OR REPLACE */ PROCEDURE {p}in_transaction(IN p_name VARBINARY(512), IN p_wait BIGINT)
@@ -13,11 +17,13 @@ CREATE /*M! OR REPLACE */ PROCEDURE {p}in_transaction(IN p_name VARBINARY(512), 
   SQL SECURITY INVOKER
 BEGIN
   DECLARE v_patience INT UNSIGNED DEFAULT @@SESSION.innodb_lock_wait_timeout;
-  DECLARE v_holds, v_waits, v_seen_holds, v_seen_waits, v_leases INT UNSIGNED;
-  DECLARE v_last, v_taken, v_head, v_ends, v_now, v_seen_last BIGINT;
-  DECLARE v_solo BINARY(16);
+  DECLARE v_holds, v_waits, v_seen_holds, v_seen_waits INT UNSIGNED;
+  DECLARE v_last, v_seq, v_taken, v_ends, v_now, v_seen_last, v_seen_seq BIGINT;
+  DECLARE v_leases, v_over INT UNSIGNED DEFAULT 0;
+  DECLARE v_place BIGINT DEFAULT 0;
+  DECLARE v_id BINARY(16) DEFAULT '';
+  DECLARE v_solo, v_next BINARY(16);
   DECLARE v_liveness VARBINARY(16);
-  DECLARE v_changed BOOLEAN DEFAULT FALSE;
   DECLARE v_says VARCHAR(8) CHARACTER SET ascii;
   DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN SET SESSION innodb_lock_wait_timeout = v_patience; RESIGNAL; END;
 
@@ -31,10 +37,13 @@ BEGIN
 
   IF v_says IS NULL THEN
     SELECT liveness INTO v_liveness FROM {p}setup WHERE id = 1;
-    SELECT last, holds, waits INTO v_seen_last, v_seen_holds, v_seen_waits FROM {p}name WHERE name = p_name;
+    SELECT last, seq, holds, waits INTO v_seen_last, v_seen_seq, v_seen_holds, v_seen_waits FROM {p}name WHERE name = p_name;
     SET v_now = {now};
     -- By statements of their own: a subquery in an IF reads with a lock, and would be in the way of renewals.
-    SELECT COUNT(*) INTO v_leases FROM {p}ticket WHERE name = p_name AND waiting = 0 AND place > v_now;
+    -- And only where there is somebody: at SERIALIZABLE every look is a lock.
+    IF v_seen_holds > 0 THEN
+      SELECT COUNT(*) INTO v_leases FROM {p}ticket WHERE name = p_name AND waiting = 0 AND place > v_now;
+    END IF;
     IF v_leases = 0 THEN
       SELECT COUNT(*) INTO v_leases FROM {p}name WHERE name = p_name AND solo IS NOT NULL AND ends > v_now;
     END IF;
@@ -56,18 +65,34 @@ BEGIN
     INSERT INTO {p}name (name, kind, permits, last, seq, holds, waits, taken, head, ends, used)
       VALUES (p_name, 0, 0, -1, 0, 0, 0, 0, 0, 0, 0)
       ON DUPLICATE KEY UPDATE name = p_name;
-    SELECT last, holds, waits, taken, head, ends, solo INTO v_last, v_holds, v_waits, v_taken, v_head, v_ends, v_solo
+    SELECT last, seq, holds, waits, taken, ends, solo INTO v_last, v_seq, v_holds, v_waits, v_taken, v_ends, v_solo
       FROM {p}name WHERE name = p_name FOR UPDATE;
     SET v_now = {now};
-    IF v_last <> IFNULL(v_seen_last, -1) OR v_holds <> IFNULL(v_seen_holds, 0) OR v_waits <> IFNULL(v_seen_waits, 0) THEN
+    -- With these the same, nobody has come or gone since: but for renewals, those who were looked at are those who are there.
+    IF v_last <> IFNULL(v_seen_last, -1) OR v_seq <> IFNULL(v_seen_seq, 0) OR v_holds <> IFNULL(v_seen_holds, 0)
+      OR v_waits <> IFNULL(v_seen_waits, 0) OR v_solo IS NOT NULL AND v_ends > v_now THEN
       SET v_says = 'stale';
-    ELSEIF v_holds > 0 OR v_waits > 0 THEN
-      IF v_solo IS NOT NULL THEN
-        CALL {p}unfold(p_name);
-      END IF;
-      CALL {p}sweep(p_name, v_now, v_last, v_holds, v_waits, v_taken, v_head, v_ends, v_changed);
-      IF v_holds > 0 OR v_waits > 0 THEN
-        SET v_says = 'stale'; -- renewed, or heard of, since the snapshot was made
+    ELSEIF v_solo IS NOT NULL THEN
+      SET v_holds = 0, v_taken = 0;
+    ELSEIF v_holds > 0 THEN
+      inside: LOOP
+        SET v_next = NULL;
+        SELECT id, place INTO v_next, v_place FROM {p}ticket
+          WHERE name = p_name AND waiting = 0 AND place >= v_place AND (place > v_place OR id > v_id) ORDER BY place, id LIMIT 1;
+        IF v_next IS NULL THEN
+          LEAVE inside;
+        END IF;
+        SET v_id = v_next, v_ends = NULL;
+        SELECT ends INTO v_ends FROM {p}ticket WHERE id = v_id FOR UPDATE;
+        IF v_ends IS NULL OR v_ends > v_now THEN
+          LEAVE inside;
+        END IF;
+        -- A renewal that began in time, and comes to it only after this transaction, must not find a hold there.
+        UPDATE {p}ticket SET closing = 1 WHERE id = v_id;
+        SET v_over = v_over + 1;
+      END LOOP;
+      IF v_over <> v_holds THEN
+        SET v_says = 'stale'; -- renewed, or made a ticket of, since the snapshot was made
       END IF;
     END IF;
     IF v_says IS NULL THEN
@@ -75,8 +100,7 @@ BEGIN
         SELECT token INTO v_last FROM {p}floor WHERE id = 1;
       END IF;
       SET v_last = GREATEST(v_last + 1, v_now), v_says = 'locked';
-      UPDATE {p}name SET last = v_last, holds = 0, waits = 0, taken = 0, head = v_head, ends = v_ends, used = v_now
-        WHERE name = p_name;
+      UPDATE {p}name SET last = v_last, holds = v_holds, taken = v_taken, used = v_now, solo = NULL WHERE name = p_name;
       RELEASE SAVEPOINT {p}in_transaction;
     ELSE
       ROLLBACK TO SAVEPOINT {p}in_transaction;

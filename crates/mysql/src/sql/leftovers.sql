@@ -9,6 +9,7 @@ BEGIN
   DECLARE v_now BIGINT DEFAULT {now};
   DECLARE v_end BIGINT;
   DECLARE v_left INT DEFAULT p_limit;
+  DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
 
   -- Looked for by plain reads, which lock nothing: a DELETE would lock what it looks at, though it is nothing.
   SELECT MIN(ends) INTO v_end FROM {p}mark;

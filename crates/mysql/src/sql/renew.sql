@@ -1,4 +1,6 @@
--- renew: extends holds by their ttl. It waits for nobody: a hold that somebody else is at in this moment is left alone.
+-- renew: extends holds by their ttl. It waits for nobody: a hold that somebody else is at in this moment is left alone. One
+-- that nobody waits for any more may come after later ones: where a hold lasts longer than this would make it, the clock is read again,
+-- so that no end is set back but by the clock itself.
 --
 -- p_claims are the claims one after the other: 16 bytes of id, 2 of the length of the name, and the name. Gives for each
 -- that somebody asked something of: its place, reason, host, pid; then now, and for each a letter: h held, l lost, u
@@ -11,7 +13,7 @@ BEGIN
   DECLARE v_place, v_there INT DEFAULT 0;
   DECLARE v_id BINARY(16);
   DECLARE v_name VARBINARY(512);
-  DECLARE v_now, v_ends, v_until BIGINT;
+  DECLARE v_now, v_ends, v_lasts BIGINT;
   DECLARE v_asked BOOLEAN;
   DECLARE v_says MEDIUMTEXT CHARACTER SET ascii DEFAULT '';
   DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
@@ -22,14 +24,17 @@ BEGIN
     SET v_id = SUBSTRING(p_claims, v_at, 16), v_ends = NULL, v_asked = FALSE, v_there = 0;
     SET v_name = SUBSTRING(p_claims, v_at + 18, CONV(HEX(SUBSTRING(p_claims, v_at + 16, 2)), 16, 10));
     SET v_at = v_at + 18 + LENGTH(v_name);
-    SELECT ends, v_now + ttl + delay, asked_reason IS NOT NULL INTO v_ends, v_until, v_asked
+    SELECT ends, ttl + delay, asked_reason IS NOT NULL INTO v_ends, v_lasts, v_asked
       FROM {p}ticket WHERE id = v_id AND waiting = 0 AND closing = 0 FOR UPDATE SKIP LOCKED;
     IF v_ends IS NULL THEN
-      SELECT ends, v_now + solo_ttl + solo_delay INTO v_ends, v_until
+      SELECT ends, solo_ttl + solo_delay INTO v_ends, v_lasts
         FROM {p}name WHERE name = v_name AND solo = v_id FOR UPDATE SKIP LOCKED;
+      IF v_ends > v_now + v_lasts THEN
+        SET v_now = {now};
+      END IF;
       IF v_ends > v_now THEN
-        UPDATE {p}name SET ends = v_until WHERE name = v_name;
-        SET v_until = NULL; -- it is written
+        UPDATE {p}name SET ends = v_now + v_lasts WHERE name = v_name;
+        SET v_lasts = NULL; -- it is written
       END IF;
     END IF;
     IF v_ends IS NULL THEN
@@ -41,8 +46,11 @@ BEGIN
       END IF;
     END IF;
     IF v_ends > v_now THEN
-      IF v_until IS NOT NULL THEN
-        UPDATE {p}ticket SET ends = v_until WHERE id = v_id;
+      IF v_lasts IS NOT NULL THEN
+        IF v_ends > v_now + v_lasts THEN
+          SET v_now = {now};
+        END IF;
+        UPDATE {p}ticket SET ends = v_now + v_lasts WHERE id = v_id;
       END IF;
       IF v_asked THEN
         SELECT v_place, asked_reason, asked_host, asked_pid FROM {p}ticket WHERE id = v_id;

@@ -1,5 +1,7 @@
 -- sweep: drops what time has ended, and lets in who may now enter, from the front of the line to the first that must wait.
 -- The caller has the name's row locked, has read these numbers from it, and writes them back if p_changed.
+--
+-- Nobody inside ends before p_ends, unless the clock went back and a renewal with it: then fewer last than are counted.
 CREATE /*M! OR REPLACE */ PROCEDURE {p}sweep(
   IN p_name VARBINARY(512), IN p_now BIGINT, INOUT p_last BIGINT, INOUT p_holds INT UNSIGNED, INOUT p_waits INT UNSIGNED,
   INOUT p_taken BIGINT, INOUT p_head BIGINT, INOUT p_ends BIGINT, INOUT p_changed BOOLEAN)
@@ -11,7 +13,7 @@ BEGIN
   DECLARE v_mode TINYINT UNSIGNED;
   DECLARE v_take, v_permits INT UNSIGNED;
   DECLARE v_client BIGINT UNSIGNED;
-  DECLARE v_sum, v_seq, v_handover, v_delay, v_alive BIGINT;
+  DECLARE v_sum, v_seq, v_handover, v_delay, v_alive, v_next BIGINT;
 
   IF p_holds > 0 AND p_ends <= p_now THEN
     SELECT COUNT(*), IFNULL(SUM(take), 0) INTO v_many, v_sum
@@ -21,8 +23,15 @@ BEGIN
       SET p_holds = p_holds - v_many, p_taken = p_taken - v_sum;
     END IF;
     IF p_holds > 0 THEN
-      SELECT place INTO p_ends FROM {p}ticket WHERE name = p_name AND waiting = 0 AND place > p_now
-        ORDER BY place LIMIT 1 LOCK IN SHARE MODE;
+      SELECT COUNT(*), IFNULL(MIN(place), p_ends) INTO v_many, v_next
+        FROM {p}ticket WHERE name = p_name AND waiting = 0 AND place > p_now LOCK IN SHARE MODE;
+      IF v_many < p_holds THEN
+        SELECT COUNT(*), IFNULL(SUM(take), 0) INTO v_many, v_sum
+          FROM {p}ticket WHERE name = p_name AND waiting = 0 AND place < p_ends FOR UPDATE;
+        DELETE FROM {p}ticket WHERE name = p_name AND waiting = 0 AND place < p_ends;
+        SET p_holds = p_holds - v_many, p_taken = p_taken - v_sum;
+      END IF;
+      SET p_ends = v_next;
     END IF;
     SET p_changed = TRUE;
   END IF;

@@ -38,14 +38,18 @@ impl Pair {
         Pair { primary, replica, link, way }
     }
 
+    /// The URL of whoever is the primary, by this way.
+    fn url_by(&self, way: &Proxy) -> String {
+        self.primary.url().replacen(&self.primary.address().to_string(), &way.address().to_string(), 1)
+    }
+
     /// A client on the way to whoever is the primary.
     async fn client(&self) -> Client {
         self.client_by(&self.way).await
     }
 
     async fn client_by(&self, way: &Proxy) -> Client {
-        client::<Lease>(&self.primary.url().replacen(&self.primary.address().to_string(), &way.address().to_string(), 1))
-            .await
+        client::<Lease>(&self.url_by(way)).await
     }
 
     /// The replica hears nothing any more.
@@ -90,7 +94,9 @@ async fn a_replica_that_is_waited_for_forgets_nothing() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_grant_that_a_waited_for_replica_has_not_got_is_none() {
     let pair = Pair::start(true).await;
-    let (one, other) = (pair.client().await, pair.client().await);
+    // The one that will have no answer does not wait for it too long.
+    let one = client::<Lease>(&format!("{}?answer_limit=5s", pair.url_by(&pair.way))).await;
+    let other = pair.client().await;
     one.mutex("first").unwrap().lock().await.unwrap().release().await.unwrap(); // every connection is there
     pair.lags();
     let refused = in_time("an answer", one.mutex("x").unwrap().ttl(LONG).unwrap().lock()).await;

@@ -119,11 +119,11 @@ async fn a_full_disk() {
     postgres.sql(
         "CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
          RAISE EXCEPTION 'could not extend file: No space left on device' USING ERRCODE = 'disk_full'; END $$; \
-         CREATE TRIGGER full_disk BEFORE INSERT ON tenure_ticket FOR EACH ROW EXECUTE FUNCTION full_disk()",
+         CREATE TRIGGER full_disk BEFORE INSERT ON tenure_name FOR EACH ROW EXECUTE FUNCTION full_disk()",
     );
     let error = client.mutex("x").unwrap().lock().await.map(drop).unwrap_err();
     says(&error, ErrorKind::Backend, &["disk is full", "x", "No space left"]);
-    postgres.sql("DROP TRIGGER full_disk ON tenure_ticket");
+    postgres.sql("DROP TRIGGER full_disk ON tenure_name");
     client.mutex("x").unwrap().lock().await.unwrap().release().await.unwrap();
 }
 

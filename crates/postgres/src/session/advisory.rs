@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tenure_core::backend::BoxFuture;
 use tenure_core::lease::{Failure, Fate};
-use tenure_core::session::{Answer, Held, Notice, Session, Tried};
+use tenure_core::session::{Answer, Held, Notice, Session, Tried, Waited};
 use tenure_core::{Claim, ClaimId, Error, ErrorKind, Mode, Token};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
@@ -18,14 +18,13 @@ use super::wire::Wire;
 use crate::schema::Layout;
 use crate::verbs::{self, Garbled, kind_code, micros};
 
-/// A ping that is not answered by then may wait for a runtime that stands still.
-const SOON: Duration = Duration::from_millis(5);
-
 /// The statements, with the tables' names in them.
 pub(super) struct Statements {
     attempt: String,
     queue: String,
     wait: String,
+    enter: String,
+    hide: String,
     unlock: String,
     give_up: String,
     convert: String,
@@ -42,17 +41,26 @@ impl Statements {
                 "INSERT INTO {session} (pid, id, name, kind, shared, client, ttl, since, os_pid, host, note) \
                  VALUES (pg_backend_pid(), $1, $2, $3, $4, $5, $6, clock_timestamp(), $7, $8, $9)",
             ),
-            wait: layout.fill("SELECT {session_wait}($1, $2, $3, $4, $5)"),
+            wait: layout.fill("SELECT {session_wait}($1, $2, $3, $4)"),
+            enter: layout.fill("SELECT nextval('{token}')"),
+            hide: layout.fill("DELETE FROM {session} WHERE pid = pg_backend_pid() AND id = $1"),
             unlock: layout.fill("SELECT {session_unlock}($1, $2, $3, $4, $5)"),
             give_up: layout.fill("SELECT {session_give_up}($1, $2, $3)"),
             convert: layout.fill("SELECT {session_convert}($1, $2, $3, $4, $5, $6)"),
+            // Those that are shown as waiting have a row already.
             show: layout.fill(
-                "INSERT INTO {session} (pid, id, name, kind, shared, client, ttl, since, token, os_pid, host, note) \
-                 SELECT pg_backend_pid(), id, name, kind, shared, $1, ttl, clock_timestamp() - age * interval '1 microsecond', \
-                        token, os_pid, host, note \
-                   FROM unnest($2::bytea[], $3::text[], $4::smallint[], $5::boolean[], $6::bigint[], $7::bigint[], \
-                               $8::bigint[], $9::bigint[], $10::text[], $11::text[]) \
-                     AS u (id, name, kind, shared, ttl, age, token, os_pid, host, note)",
+                "WITH holds AS MATERIALIZED ( \
+                   SELECT *, clock_timestamp() - age * interval '1 microsecond' AS since \
+                     FROM unnest($2::bytea[], $3::text[], $4::smallint[], $5::boolean[], $6::bigint[], $7::bigint[], \
+                                 $8::bigint[], $9::bigint[], $10::text[], $11::text[]) \
+                       AS u (id, name, kind, shared, ttl, age, token, os_pid, host, note) \
+                 ), known AS ( \
+                   UPDATE {session} s SET token = h.token, since = h.since, shared = h.shared \
+                     FROM holds h WHERE s.pid = pg_backend_pid() AND s.id = h.id RETURNING s.id \
+                 ) \
+                 INSERT INTO {session} (pid, id, name, kind, shared, client, ttl, since, token, os_pid, host, note) \
+                 SELECT pg_backend_pid(), id, name, kind, shared, $1, ttl, since, token, os_pid, host, note \
+                   FROM holds WHERE id NOT IN (SELECT id FROM known)",
             ),
             ping: layout.fill(
                 "SELECT id, broken, asked_pid, asked_host, asked_reason FROM {session} \
@@ -71,6 +79,7 @@ pub(super) struct Advisory {
     client: i64,
     statements: Arc<Statements>,
     attempt: Statement,
+    enter: Statement,
     unlock: Statement,
     ping: Statement,
 }
@@ -93,6 +102,7 @@ impl Advisory {
             tokio::try_join!(
                 wire.client().batch_execute(&settings),
                 wire.client().prepare_typed(&statements.attempt, &[Type::TEXT, Type::INT4, Type::BOOL]),
+                wire.client().prepare(&statements.enter),
                 wire.client()
                     .prepare_typed(&statements.unlock, &[Type::TEXT, Type::INT4, Type::BOOL, Type::BYTEA, Type::BOOL]),
                 wire.client().prepare(&statements.ping),
@@ -101,22 +111,23 @@ impl Advisory {
             )
         };
         let prepared = prepared.await;
-        let ((), attempt, unlock, ping, pid, ()) = prepared.map_err(|error| wire.failed(error, "opening a session"))?;
+        let ((), attempt, enter, unlock, ping, pid, ()) =
+            prepared.map_err(|error| wire.failed(error, "opening a session"))?;
         let pid = pid.try_get(0).map_err(|error| wire.failed(error, "opening a session"))?;
         let statements = Arc::clone(statements);
-        Ok(Advisory { wire, pid, client: client as i64, statements, attempt, unlock, ping })
+        Ok(Advisory { wire, pid, client: client as i64, statements, attempt, enter, unlock, ping })
     }
 
     async fn run(&self, sql: &str, params: &[(&(dyn ToSql + Sync), Type)], doing: &str) -> Answer<Vec<Row>> {
-        self.wire.client().query_typed(sql, params).await.map_err(|error| self.wire.failed(error, doing))
+        self.wire.answered(self.wire.client().query_typed(sql, params), doing).await
     }
 
     async fn number(&self, statement: &Statement, params: &[&(dyn ToSql + Sync)], doing: &str) -> Answer<i64> {
-        let row = self.wire.used().query_one(statement, params).await.map_err(|error| self.wire.failed(error, doing))?;
+        let row = self.wire.answered(self.wire.used().query_one(statement, params), doing).await?;
         row.try_get(0).map_err(|error| self.wire.failed(error, doing))
     }
 
-    async fn queue_and_wait(&self, claim: &Claim, limit: Option<Duration>) -> Answer<Tried> {
+    async fn queue_and_wait(&self, claim: &Claim, limit: Option<Duration>) -> Answer<Option<Waited>> {
         let (id, name, shared) = (&claim.id.as_bytes()[..], claim.name.as_str(), claim.mode == Mode::Shared);
         let (ttl, os_pid) = (micros(claim.ttl), i64::from(claim.origin.pid));
         let (kind, host, note) = (kind_code(claim.kind), &*claim.origin.host, claim.note.as_str());
@@ -138,21 +149,17 @@ impl Advisory {
             (&name as &(dyn ToSql + Sync), Type::TEXT),
             (&long_kind, Type::INT4),
             (&shared, Type::BOOL),
-            (&id, Type::BYTEA),
             (&milliseconds, Type::INT4),
         ];
         // In one flight, and two transactions: what is not committed nobody sees.
         let doing = "waiting for a lock";
         let queued = self.run(&self.statements.queue, &queue, doing);
-        let waited = self.wire.client().query_typed(&self.statements.wait, &wait);
+        let waited = self.wire.waited_for().query_typed(&self.statements.wait, &wait);
         let (queued, waited) = tokio::join!(queued, waited);
-        match waited {
-            Ok(rows) => {
-                queued?;
-                let token: i64 = rows.first().and_then(|row| row.try_get(0).ok()).ok_or_else(|| garbled(doing))?;
-                Ok(Tried::Granted(Token::new(token as u64)))
-            }
-            Err(error) if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) => Ok(Tried::Busy),
+        match waited.and_then(|rows| rows.first().map_or(Ok(None), |row| row.try_get::<_, i64>(0).map(Some))) {
+            Ok(Some(token)) => queued.map(|_| Some(Waited { token: Token::new(token as u64), shown: true })),
+            Ok(None) => Err(garbled(doing)),
+            Err(error) if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) => Ok(None),
             Err(error) => Err(self.wire.failed(error, doing)),
         }
     }
@@ -186,8 +193,24 @@ impl Session for Advisory {
         })
     }
 
-    fn wait<'a>(&'a self, claim: &'a Claim, limit: Option<Duration>) -> BoxFuture<'a, Answer<Tried>> {
+    fn wait<'a>(&'a self, claim: &'a Claim, limit: Option<Duration>) -> BoxFuture<'a, Answer<Option<Waited>>> {
         Box::pin(self.queue_and_wait(claim, limit))
+    }
+
+    fn enter<'a>(&'a self, _: &'a Claim, before: Option<&'a Claim>) -> BoxFuture<'a, Answer<Token>> {
+        Box::pin(async move {
+            let doing = "being let in";
+            let drawn = self.number(&self.enter, &[], doing);
+            let token = match before.map(|claim| &claim.id.as_bytes()[..]) {
+                None => drawn.await?,
+                Some(id) => {
+                    let params = [(&id as &(dyn ToSql + Sync), Type::BYTEA)];
+                    let (token, _) = tokio::try_join!(drawn, self.run(&self.statements.hide, &params, doing))?; // in one flight
+                    token
+                }
+            };
+            Ok(Token::new(token as u64))
+        })
     }
 
     fn unlock<'a>(&'a self, claim: &'a Claim, held: Held) -> BoxFuture<'a, Answer<()>> {
@@ -195,8 +218,8 @@ impl Session for Advisory {
             let (kind, shared) = (i32::from(kind_code(claim.kind)), held.mode == Mode::Shared);
             let (name, id) = (claim.name.as_str(), &claim.id.as_bytes()[..]);
             let params: [&(dyn ToSql + Sync); 5] = [&name, &kind, &shared, &id, &held.shown];
-            let row = self.wire.used().query_one(&self.unlock, &params).await;
-            match row.and_then(|row| row.try_get::<_, bool>(0)) {
+            let row = self.wire.answered(self.wire.used().query_one(&self.unlock, &params), "unlocking").await?;
+            match row.try_get::<_, bool>(0) {
                 Ok(true) => Ok(()),
                 Ok(false) => Err(garbled("unlocking")),
                 Err(error) => Err(self.wire.failed(error, "unlocking")),
@@ -266,16 +289,7 @@ impl Session for Advisory {
 
     fn ping(&self) -> BoxFuture<'_, Answer<Vec<(ClaimId, Notice)>>> {
         Box::pin(async move {
-            let asking = self.wire.client().query(&self.ping, &[]);
-            tokio::pin!(asking);
-            let rows = match tokio::time::timeout(SOON, &mut asking).await {
-                Ok(rows) => rows,
-                Err(_) => {
-                    self.wire.go_home();
-                    asking.await
-                }
-            };
-            let rows = rows.map_err(|error| self.wire.failed(error, "renewing"))?;
+            let rows = self.wire.answered(self.wire.client().query(&self.ping, &[]), "renewing").await?;
             mail(&rows).map_err(|Garbled| garbled("renewing"))
         })
     }

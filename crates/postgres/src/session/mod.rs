@@ -1,14 +1,12 @@
 //! Session mode (`?liveness=session`): the server's advisory locks, its sessions, its queue. All that a client does around them
 //! is in [`tenure_core::session`].
 //!
-//! - `advisory`: one session, and each verb on it as one statement; `wire`: its connection, which
-//!   is driven where it is used: `moving`
+//! - `advisory`: one session, and each verb on it as one statement; `wire`: its connection
 //! - `server`: opening sessions, and what is asked of the server about all of them: views, requests, breaking
 //! - `pooler`: finding out that something lends our sessions to others
 //! - `sql/`: the table that shows who holds, and the functions around the server's own locks
 
 mod advisory;
-mod moving;
 mod pooler;
 mod server;
 mod wire;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tenure_core::backend::{Abilities, BoxFuture, Finding, Level};
 use tenure_core::lease::{self, Desk as _, Failure, Fate};
-use tenure_core::session::{Answer, Limits, Listener, Notice, Server};
+use tenure_core::session::{Answer, Limits, Listener, Looks, Notice, Server};
 use tenure_core::{
     Address, Ask, ClaimId, Error, ErrorKind, Fingerprint, Holder, Instant, LockName, Mode, Note, Origin, Result, Token,
     Versioned, View, Waiter,
@@ -30,8 +30,7 @@ use crate::verbs::{self, Garbled, Request, length};
 
 /// The oldest version whose server ends a session that is idle for too long.
 const OLDEST: i32 = 140_000;
-/// How long whoever looks waits for others to show what they have held for only a moment.
-const SHOWN_WITHIN: Duration = Duration::from_millis(500);
+/// How often it is looked whether a holder that was told to has let go.
 const LOOK_AGAIN: Duration = Duration::from_millis(3);
 /// How long a holder may take to let go by itself, before its session is ended.
 const LET_GO_WITHIN: Duration = Duration::from_secs(1);
@@ -175,11 +174,11 @@ impl PostgresServer {
 
     async fn view_of(&self, name: &LockName) -> Answer<View> {
         let doing = "looking at a lock";
-        let mut looks = Looks::new();
+        let mut looks = Looks::default();
         loop {
             let rows = self.ask(Request::new(&self.texts.view).arg(name.as_str(), Type::TEXT), doing).await?;
             let (mut views, is_all) = seen(&rows).map_err(|Garbled| garbled(doing))?;
-            if is_all || looks.were_enough().await {
+            if looks.were_enough(u64::from(!is_all)).await {
                 return Ok(views.pop().unwrap_or_else(|| View::free(name.clone())));
             }
         }
@@ -188,7 +187,7 @@ impl PostgresServer {
     async fn listed(&self, prefix: &str, after: Option<&LockName>, limit: usize) -> Answer<Vec<View>> {
         let doing = "listing locks";
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        let mut looks = Looks::new();
+        let mut looks = Looks::default();
         loop {
             let unshown = self.ask(Request::new(&self.texts.unshown), doing).await?;
             let unshown: i64 = unshown.first().and_then(|row| row.try_get(0).ok()).ok_or_else(|| garbled(doing))?;
@@ -198,7 +197,7 @@ impl PostgresServer {
                 .arg(limit, Type::INT8);
             let rows = self.ask(request, doing).await?;
             let (views, _) = seen(&rows).map_err(|Garbled| garbled(doing))?;
-            if unshown == 0 || looks.were_enough().await {
+            if looks.were_enough(unshown.unsigned_abs()).await {
                 return Ok(views);
             }
         }
@@ -231,26 +230,6 @@ impl PostgresServer {
             }
             tokio::time::sleep(LOOK_AGAIN).await;
         }
-    }
-}
-
-/// Looking until everybody shows what they hold, or will not: a hold of a few milliseconds is not shown yet.
-struct Looks {
-    end: Instant,
-}
-
-impl Looks {
-    fn new() -> Self {
-        Looks { end: Instant::now() + SHOWN_WITHIN }
-    }
-
-    /// Whether to make do with what was seen; else there was a pause.
-    async fn were_enough(&mut self) -> bool {
-        if Instant::now() >= self.end {
-            return true;
-        }
-        tokio::time::sleep(LOOK_AGAIN).await;
-        false
     }
 }
 

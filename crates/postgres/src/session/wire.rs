@@ -1,27 +1,22 @@
 //! The connection of a session.
 //!
 //! It is never made anew: a session that is over is over, with everything it had. It is made on a runtime that outlives every
-//! caller's, and its driver goes where it is used; see `moving`.
+//! caller's, and its driver goes where it is used; see [`Mover`].
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
-use std::time::Duration;
+use std::task::{Context, Poll, ready};
 
-use rustix::net::sockopt;
 use tenure_core::lease::Failure;
+use tenure_core::session::{Drive, Mover, MovingStream, Place};
 use tenure_core::{Address, Error, ErrorKind};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_postgres::config::SslMode;
 use tokio_postgres::tls::MakeTlsConnect;
-use tokio_postgres::{Client, NoTls};
+use tokio_postgres::{Client, Connection, NoTls};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use super::moving::{Drive, Mover, MovingStream};
 use crate::config::Settings;
 use crate::error::{After, explain, explain_connect, refused};
-
-/// How soon a server is probed that is silent, and how often.
-const KEEPALIVE: Duration = Duration::from_secs(5);
 
 /// A connection that is one session.
 pub(super) struct Wire {
@@ -48,15 +43,16 @@ impl Wire {
 
     async fn connect_to(settings: &Arc<Settings>, address: &Address) -> Result<Wire, Failure> {
         let failed = |error| explain_connect(error, address, settings);
-        let place = Arc::new(AtomicU64::new(0));
-        let stream =
-            dial(address, settings, &place).await.map_err(|error| refused(unreachable(address, settings, error)))?;
+        let place = Place::default();
+        let stream = MovingStream::dial(address, settings.answer_limit, &place)
+            .await
+            .map_err(|error| refused(unreachable(address, settings, error)))?;
         let mut config = settings.driver(address);
         let (client, connection): (Client, Box<dyn Drive>) = match &settings.tls {
             None => {
                 config.ssl_mode(SslMode::Disable);
                 let (client, connection) = config.connect_raw(stream, NoTls).await.map_err(failed)?;
-                (client, Box::new(connection))
+                (client, Box::new(Driver(connection)))
             }
             Some(tls) => {
                 config.ssl_mode(SslMode::Require);
@@ -68,7 +64,7 @@ impl Wire {
                     Err(never) => match never {},
                 };
                 let (client, connection) = config.connect_raw(stream, rustls).await.map_err(failed)?;
-                (client, Box::new(connection))
+                (client, Box::new(Driver(connection)))
             }
         };
         let mover = Mover::start(connection, place);
@@ -81,14 +77,24 @@ impl Wire {
         &self.client
     }
 
+    /// To send what takes as long as somebody else likes.
+    pub(super) fn waited_for(&self) -> &Client {
+        self.mover.is_waited_for();
+        &self.client
+    }
+
     /// To send requests from anywhere.
     pub(super) fn client(&self) -> &Client {
         &self.client
     }
 
-    /// It has not answered in good time: where it is driven may stand still.
-    pub(super) fn go_home(&self) {
-        self.mover.go_home();
+    /// What a request answers that takes no time; `doing` completes "while …".
+    pub(super) async fn answered<T>(
+        &self,
+        asking: impl Future<Output = Result<T, tokio_postgres::Error>>,
+        doing: &str,
+    ) -> Result<T, Failure> {
+        self.mover.answered(asking).await.map_err(|error| self.failed(error, doing))
     }
 
     pub(super) fn is_open(&self) -> bool {
@@ -121,20 +127,18 @@ impl Drop for Wire {
     }
 }
 
-/// A socket on which a peer that vanished without a word is found out by probes, and by what it does not acknowledge.
-async fn dial(address: &Address, settings: &Settings, place: &Arc<AtomicU64>) -> std::io::Result<MovingStream> {
-    let stream = TcpStream::connect((address.host.as_str(), address.port)).await?;
-    stream.set_nodelay(true)?;
-    sockopt::set_socket_keepalive(&stream, true)?;
-    sockopt::set_tcp_keepidle(&stream, KEEPALIVE)?;
-    sockopt::set_tcp_keepintvl(&stream, KEEPALIVE)?;
-    sockopt::set_tcp_keepcnt(&stream, 3)?;
-    #[cfg(target_os = "linux")]
-    {
-        let limit = settings.answer_limit.max(KEEPALIVE * 2).as_millis();
-        sockopt::set_tcp_user_timeout(&stream, u32::try_from(limit).unwrap_or(u32::MAX))?;
+/// What reads and writes for the client.
+struct Driver<T>(Connection<MovingStream, T>);
+
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Drive for Driver<T> {
+    fn poll_drive(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            match ready!(self.0.poll_message(cx)) {
+                Some(Ok(_)) => {}
+                Some(Err(_)) | None => return Poll::Ready(()), // each request has its own error
+            }
+        }
     }
-    MovingStream::new(stream, place)
 }
 
 fn unreachable(address: &Address, settings: &Settings, error: std::io::Error) -> Error {

@@ -44,10 +44,12 @@ BEGIN
         n := {sweep}(n, now_us, heard);
       END IF;
       idle := n.held + n.line = 0;
-      IF NOT idle THEN
+      t := n.solo;
+      IF t.id IS DISTINCT FROM ids[i] AND NOT idle THEN
         SELECT * INTO t FROM {ticket} WHERE id = ids[i];
       END IF;
-      IF NOT idle AND FOUND THEN
+      n := {unfold_old}(n, now_us);
+      IF t.id IS NOT NULL THEN
         says := CASE
           WHEN t.closing THEN ARRAY[2, 0, 0]
           WHEN t.waiting THEN ARRAY[1] || {standing}(n, t.seq, now_us)
@@ -61,16 +63,22 @@ BEGIN
           says := ARRAY[2, 0, 0];
         ELSE
           next := greatest(n.last + 1, now_us);
-          INSERT INTO {ticket} (id, name, seq, waiting, mode, take, room, client, ttl, handover_ttl, lock_delay, since,
-                                token, expires, pid, host, note)
-          SELECT ids[i], names[i], n.number + 1, NOT enters, modes[i], takes[i], rooms[i], me, ttls[i], handover_ttls[i], lock_delays[i], now_us,
-                 CASE WHEN enters THEN next END,
-                 CASE WHEN enters THEN now_us + ttls[i] + lock_delays[i] END, pids[i], hosts[i], notes[i]
-           WHERE NOT EXISTS (SELECT FROM {mark} WHERE id = ids[i] AND until > now_us)
-          ON CONFLICT DO NOTHING;
-          IF NOT FOUND THEN
+          t := ROW(
+            ids[i], names[i], n.number + 1, NOT enters, false, modes[i], takes[i], rooms[i], me, ttls[i], handover_ttls[i],
+            lock_delays[i], now_us, CASE WHEN enters THEN next END, CASE WHEN enters THEN now_us + ttls[i] + lock_delays[i] END,
+            pids[i], hosts[i], notes[i], NULL, NULL, NULL
+          );
+          IF EXISTS (SELECT FROM {mark} WHERE id = ids[i] AND until > now_us) THEN
             says := ARRAY[6, 0, 0];
           ELSE
+            IF idle AND enters THEN
+              n.solo := t;
+            ELSE
+              IF enters THEN
+                n := {unfold}(n);
+              END IF;
+              INSERT INTO {ticket} SELECT t.*;
+            END IF;
             n.number := n.number + 1;
             n.used := now_us;
             IF idle THEN
@@ -102,7 +110,7 @@ BEGIN
     IF n IS DISTINCT FROM was THEN
       UPDATE {name}
          SET kind = n.kind, room = n.room, last = n.last, number = n.number, taken = n.taken, held = n.held, line = n.line,
-             oldest = n.oldest, front = n.front, opens = n.opens, used = n.used
+             oldest = n.oldest, front = n.front, opens = n.opens, used = n.used, solo = n.solo
        WHERE name = n.name;
     ELSIF n.used = 0 THEN
       DELETE FROM {name} WHERE name = n.name; -- it was made for this
@@ -124,26 +132,21 @@ CREATE OR REPLACE FUNCTION {ask_one}(
 ) RETURNS bigint[] LANGUAGE plpgsql AS $$
 DECLARE
   now_us CONSTANT bigint := {clock}();
-  place bigint;
-  next bigint;
+  ends CONSTANT bigint := now_us + of_ttl + of_lock_delay;
+  token bigint;
 BEGIN
   UPDATE {name}
      SET kind = of_kind, room = of_room, last = greatest(last + 1, now_us), number = number + 1, taken = of_take, held = 1,
-         oldest = number + 1, opens = now_us + of_ttl + of_lock_delay, used = now_us
+         oldest = number + 1, opens = ends, used = now_us,
+         solo = ROW(
+           of_id, of_name, number + 1, false, false, of_mode, of_take, of_room, me, of_ttl, of_handover_ttl, of_lock_delay, now_us,
+           greatest(last + 1, now_us), ends, of_pid, of_host, of_note, NULL, NULL, NULL
+         )::{ticket}
    WHERE name = of_name AND held = 0 AND line = 0 AND of_take <= of_room AND coalesce(good_until >= now_us, true)
-     AND pg_catalog.pg_try_advisory_xact_lock_shared({key}(of_name))
-  RETURNING last, number INTO next, place;
+     AND marked < now_us AND pg_catalog.pg_try_advisory_xact_lock_shared({key}(of_name))
+  RETURNING last INTO token;
   IF FOUND THEN
-    INSERT INTO {ticket} (id, name, seq, waiting, mode, take, room, client, ttl, handover_ttl, lock_delay, since,
-                          token, expires, pid, host, note)
-    SELECT of_id, of_name, place, false, of_mode, of_take, of_room, me, of_ttl, of_handover_ttl, of_lock_delay, now_us,
-           next, now_us + of_ttl + of_lock_delay, of_pid, of_host, of_note
-     WHERE NOT EXISTS (SELECT FROM {mark} WHERE id = of_id AND until > now_us)
-    ON CONFLICT DO NOTHING;
-    IF FOUND THEN
-      RETURN ARRAY[0, next, of_ttl, now_us];
-    END IF;
-    PERFORM {recount}(of_name);
+    RETURN ARRAY[0, token, of_ttl, now_us];
   END IF;
   RETURN {ask}(
     me, is_listening, alive_for, ARRAY[of_name], ARRAY[of_id], ARRAY[of_kind], ARRAY[of_mode], ARRAY[of_take], ARRAY[of_room],
@@ -157,6 +160,9 @@ CREATE OR REPLACE FUNCTION {standing}(n {name}, place bigint, now_us bigint) RET
 BEGIN
   IF EXISTS (SELECT FROM {ticket} WHERE name = n.name AND waiting AND seq >= n.front AND seq < place) THEN
     RETURN ARRAY[0, -1];
+  END IF;
+  IF (n.solo).id IS NOT NULL THEN
+    RETURN ARRAY[1, greatest(n.opens - now_us, 0)];
   END IF;
   RETURN ARRAY[1, coalesce((
     SELECT min(greatest(expires - now_us, 0)) FROM {ticket} WHERE name = n.name AND NOT waiting AND seq >= n.oldest

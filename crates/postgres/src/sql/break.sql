@@ -1,3 +1,20 @@
+-- Locks the row of a name, if there is one, and makes a row of every hold, for whoever is about to change them.
+CREATE OR REPLACE FUNCTION {grasp}(of_name text) RETURNS {name} LANGUAGE plpgsql AS $$
+DECLARE
+  n {name};
+BEGIN
+  IF pg_try_advisory_xact_lock_shared({key}(of_name)) THEN
+    SELECT * INTO n FROM {name} WHERE name = of_name FOR UPDATE;
+    IF (n.solo).id IS NOT NULL THEN
+      n := {unfold}(n);
+      PERFORM {put}(n);
+    END IF;
+  ELSIF {is_leased}(of_name) THEN
+    RAISE lock_not_available; -- a transaction is about to find the hold, and to let go again: tried again
+  END IF;
+  RETURN n;
+END $$;
+
 -- request: leaves a request with every holder to let go, and tells them. Gives the time and how many there were.
 CREATE OR REPLACE FUNCTION {request}(of_name text, by_pid bigint, by_host text, why text) RETURNS bigint[]
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -7,11 +24,7 @@ DECLARE
   now_us bigint;
   many bigint := 0;
 BEGIN
-  IF pg_try_advisory_xact_lock_shared({key}(of_name)) THEN
-    SELECT * INTO n FROM {name} WHERE name = of_name FOR UPDATE;
-  ELSIF EXISTS (SELECT FROM {ticket} WHERE name = of_name AND NOT waiting AND expires > {clock}()) THEN
-    RAISE lock_not_available; -- a transaction is about to find the hold, and to let go again: tried again
-  END IF;
+  n := {grasp}(of_name);
   now_us := {clock}();
   FOR t IN
     UPDATE {ticket} SET asked_pid = by_pid, asked_host = by_host, asked_reason = why
@@ -34,11 +47,7 @@ DECLARE
   now_us bigint;
   many bigint := 0;
 BEGIN
-  IF pg_try_advisory_xact_lock_shared({key}(of_name)) THEN
-    SELECT * INTO n FROM {name} WHERE name = of_name FOR UPDATE;
-  ELSIF EXISTS (SELECT FROM {ticket} WHERE name = of_name AND NOT waiting AND expires > {clock}()) THEN
-    RAISE lock_not_available; -- a transaction is about to find the hold, and to let go again: tried again
-  END IF;
+  n := {grasp}(of_name);
   now_us := {clock}();
   IF n.name IS NULL THEN
     RETURN ARRAY[now_us, 0];

@@ -19,7 +19,7 @@ BEGIN
     -- Whoever has it found no hold; or is about to find ours, and to let go again.
     IF EXISTS (
       SELECT FROM {ticket} WHERE id = of_id AND name = of_name AND NOT waiting AND NOT closing AND expires > {clock}()
-    ) THEN
+    ) OR EXISTS (SELECT FROM {name} WHERE name = of_name AND (solo).id = of_id AND opens > {clock}()) THEN
       RAISE lock_not_available; -- tried again
     END IF;
     RETURN ARRAY[{clock}()];
@@ -31,7 +31,7 @@ BEGIN
   was := n;
   now_us := {clock}();
   answer := ARRAY[now_us];
-  n := {sweep}(n, now_us, NULL);
+  n := {unfold}({sweep}(n, now_us, NULL));
   SELECT * INTO t FROM {ticket} WHERE id = of_id AND name = of_name AND NOT waiting AND NOT closing;
   IF FOUND THEN
     down := t.token = known AND t.mode = 0 AND to_mode = 1;

@@ -20,7 +20,7 @@ DECLARE
   k bigint;
 BEGIN
   -- A look that is in nobody's way, for those who come again and again. An old snapshot would show the same for ever.
-  IF is_fresh AND EXISTS (SELECT FROM {ticket} WHERE name = of_name AND NOT waiting AND expires > {clock}()) THEN
+  IF is_fresh AND {is_leased}(of_name) THEN
     RETURN 0;
   END IF;
   IF liveness IS DISTINCT FROM 'session' THEN

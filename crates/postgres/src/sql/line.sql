@@ -2,44 +2,49 @@
 
 -- The server's clock.
 CREATE OR REPLACE FUNCTION {clock}() RETURNS bigint LANGUAGE sql VOLATILE AS
-$$ SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint $$;
+$$ SELECT (extract(epoch FROM clock_timestamp()) * 1000000::numeric)::bigint $$;
 
 -- The advisory lock of a name. A verb has it shared while it runs and never waits for it; whoever locks a name in a
 -- transaction of its own has it exclusively for as long as that takes. Two names may have the same one: then a verb is told
 -- once in a while that a name is locked which is not, and comes again.
 CREATE OR REPLACE FUNCTION {key}(of_name text) RETURNS bigint LANGUAGE sql IMMUTABLE AS
-$$ SELECT hashtextextended('{SCHEMA}.{PREFIX}/' || of_name, 2) $$;
+$$ SELECT hashtextextended('{SCHEMA}.{PREFIX}/' || of_name, 2::bigint) $$;
 
 -- The channel that a client listens to.
 CREATE OR REPLACE FUNCTION {channel}(of_client bigint) RETURNS text LANGUAGE sql IMMUTABLE AS
 $$ SELECT '{PREFIX}' || lpad(to_hex(of_client), 16, '0') $$;
 
--- The floor as it is now. A transaction with an old snapshot would read an old one: there it is locked, so that whoever comes
--- after a change is told to begin anew.
+-- The floor as it is now, for whoever has its own row already: nobody removes that any more, so no later floor concerns it.
+-- A transaction with an old snapshot would read an old one: there it is locked, so that whoever comes after a change is told to
+-- begin anew. Only for a moment: somebody's own transaction may last for hours, and whoever removes anything waits for the floor.
 CREATE OR REPLACE FUNCTION {lowest}() RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
   lowest bigint;
 BEGIN
-  IF current_setting('transaction_isolation') = 'read committed' THEN
+  IF current_setting('transaction_isolation') LIKE 'read%' THEN
     SELECT value INTO lowest FROM {floor} WHERE one;
-  ELSE
-    SELECT value INTO lowest FROM {floor} WHERE one FOR SHARE;
+    RETURN lowest;
   END IF;
-  RETURN lowest;
+  BEGIN -- what is locked in here is let go of with it
+    SELECT value INTO lowest FROM {floor} WHERE one FOR SHARE;
+    RAISE EXCEPTION USING ERRCODE = 'TN003';
+  EXCEPTION WHEN SQLSTATE 'TN003' THEN
+    RETURN lowest;
+  END;
 END $$;
 
--- Makes the row of a name, or locks it where somebody was faster. A row that `used` shows as 0 was made just now.
+-- Makes the row of a name, or locks it where somebody was faster. A row that `used` shows as 0 was made just now: the caller writes it
+-- back, with its last token, or removes it.
 CREATE OR REPLACE FUNCTION {enter}(of_name text) RETURNS {name} LANGUAGE plpgsql AS $$
 DECLARE
   n {name};
-  top bigint;
 BEGIN
   LOOP
-    INSERT INTO {name} (name, last) VALUES (of_name, {lowest}()) ON CONFLICT DO NOTHING RETURNING * INTO n;
+    -- Any mark there is may be about this name; those that come later are written into the row.
+    INSERT INTO {name} (name, marked) VALUES (of_name, coalesce((SELECT max(until) FROM {mark}), 0))
+    ON CONFLICT DO NOTHING RETURNING * INTO n;
     IF FOUND THEN
-      -- Whoever removed this name while we waited to make it has raised the floor.
-      UPDATE {name} SET last = value FROM {floor} WHERE one AND name = of_name AND last < value RETURNING value INTO top;
-      n.last := coalesce(top, n.last);
+      n.last := {lowest}(); -- whoever removed this name while we waited to make it has raised the floor
       RETURN n;
     END IF;
     SELECT * INTO n FROM {name} WHERE name = of_name FOR UPDATE;
@@ -54,8 +59,33 @@ CREATE OR REPLACE FUNCTION {put}(n {name}) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
   UPDATE {name}
      SET kind = n.kind, room = n.room, last = n.last, number = n.number, taken = n.taken, held = n.held, line = n.line,
-         oldest = n.oldest, front = n.front, opens = n.opens, used = n.used
+         oldest = n.oldest, front = n.front, opens = n.opens, used = n.used, marked = n.marked, solo = n.solo
    WHERE name = n.name;
+END $$;
+
+-- Makes a row of the ticket of whoever is alone inside, for whoever comes in beside it or changes it. The caller has the name's row locked, and writes it back.
+CREATE OR REPLACE FUNCTION {unfold}(INOUT n {name}) LANGUAGE plpgsql AS $$
+BEGIN
+  IF (n.solo).id IS NOT NULL THEN
+    INSERT INTO {ticket} SELECT (n.solo).*;
+    n.solo := NULL;
+  END IF;
+END $$;
+
+-- The same once it has been there for a while; its first renewal is due at a third of a hand-over's window or later. Whoever renews
+-- waits for nobody, and where others are at the name's row all the time it would never find it free.
+CREATE OR REPLACE FUNCTION {unfold_old}(INOUT n {name}, now_us bigint) LANGUAGE plpgsql AS $$
+BEGIN
+  IF abs(now_us - (n.solo).since) > least((n.solo).handover_ttl, 2000000) / 8 THEN
+    n := {unfold}(n);
+  END IF;
+END $$;
+
+-- Whether somebody holds a name, or keeps it closed. It locks nothing.
+CREATE OR REPLACE FUNCTION {is_leased}(of_name text) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+  RETURN EXISTS (SELECT FROM {ticket} WHERE name = of_name AND NOT waiting AND expires > {clock}())
+      OR EXISTS (SELECT FROM {name} WHERE name = of_name AND (solo).id IS NOT NULL AND opens > {clock}());
 END $$;
 
 -- Drops what time has ended and lets in who may now enter. It walks from the front to the first live waiter that must stay,
@@ -68,9 +98,15 @@ DECLARE
   gone integer;
   freed bigint;
   t record;
+  alone {ticket};
   many integer;
 BEGIN
-  IF n.opens <= now_us THEN
+  IF n.opens <= now_us AND (n.solo).id IS NOT NULL THEN
+    n.solo := NULL;
+    n.held := 0;
+    n.taken := 0;
+    n.opens := 9223372036854775807;
+  ELSIF n.opens <= now_us THEN
     -- A renewal that was under way is waited for here, and then keeps its ticket.
     WITH dropped AS (
       DELETE FROM {ticket}
@@ -100,9 +136,19 @@ BEGIN
         RETURN;
       ELSE
         n.last := greatest(n.last + 1, now_us);
-        UPDATE {ticket}
-           SET waiting = false, token = n.last, since = now_us, expires = now_us + t.handover_ttl + t.lock_delay
-         WHERE id = t.id;
+        IF n.held = 0 AND t.take = t.room THEN -- nobody fits beside it
+          DELETE FROM {ticket} WHERE id = t.id RETURNING * INTO alone;
+          alone.waiting := false;
+          alone.token := n.last;
+          alone.since := now_us;
+          alone.expires := now_us + t.handover_ttl + t.lock_delay;
+          n.solo := alone;
+        ELSE
+          n := {unfold}(n);
+          UPDATE {ticket}
+             SET waiting = false, token = n.last, since = now_us, expires = now_us + t.handover_ttl + t.lock_delay
+           WHERE id = t.id;
+        END IF;
         IF n.held = 0 THEN
           n.oldest := t.seq;
         END IF;
@@ -110,7 +156,7 @@ BEGIN
         n.taken := n.taken + t.take;
         n.opens := least(n.opens, now_us + t.handover_ttl + t.lock_delay);
         IF coalesce(t.listens, true) THEN -- it may be so new that it has no row yet
-          PERFORM pg_notify({channel}(t.client), format('granted %s %s %s %s', t.id, n.last, now_us, t.handover_ttl));
+          PERFORM pg_catalog.pg_notify({channel}(t.client), pg_catalog.format('granted %s %s %s %s', t.id, n.last, now_us, t.handover_ttl));
         END IF;
       END IF;
       n.line := n.line - 1;
@@ -120,19 +166,6 @@ BEGIN
   END LOOP;
 END $$;
 
--- Makes the row of a name, which the caller has locked, say what its tickets say.
-CREATE OR REPLACE FUNCTION {recount}(of_name text) RETURNS void LANGUAGE plpgsql AS $$
-BEGIN
-  UPDATE {name}
-     SET held = holders.many, taken = holders.taken, opens = holders.opens, oldest = holders.oldest
-    FROM (
-      SELECT count(*) AS many, coalesce(sum(take), 0) AS taken, coalesce(min(expires), 9223372036854775807) AS opens,
-             coalesce(min(seq), 0) AS oldest
-        FROM {ticket} WHERE name = of_name AND NOT waiting
-    ) AS holders
-   WHERE name = of_name;
-END $$;
-
 -- Leaves a message for a client, and tells it that there is one.
 CREATE OR REPLACE FUNCTION {post}(
   to_client bigint, what smallint, about uuid, by_pid bigint, by_host text, why text, now_us bigint
@@ -140,5 +173,5 @@ CREATE OR REPLACE FUNCTION {post}(
 BEGIN
   INSERT INTO {mail} (client, says, id, pid, host, reason, until)
   VALUES (to_client, what, about, by_pid, by_host, why, now_us + 10000000);
-  PERFORM pg_notify({channel}(to_client), 'mail');
+  PERFORM pg_catalog.pg_notify({channel}(to_client), 'mail');
 END $$;

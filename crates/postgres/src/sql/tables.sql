@@ -2,25 +2,9 @@
 --
 -- Each verb is one function, called alone, so it is one transaction. A verb that changes who holds or waits for a name first
 -- locks the name's row, reads the clock when it has it, and changes that row too, whatever it does: so it meets every other
--- such verb there, at any isolation level. Only a renewal touches a ticket without its name: it waits for nobody.
+-- such verb there, at any isolation level. Only a renewal touches a ticket without its name, and waits for nobody.
 
--- One row for each name in use; an idle one goes after a second.
-CREATE TABLE IF NOT EXISTS {name} (
-  name text COLLATE "C" PRIMARY KEY,
-  kind smallint NOT NULL DEFAULT 0,   -- 0 mutex, 1 fair mutex, 2 rw lock, 3 semaphore, 4 election
-  room bigint NOT NULL DEFAULT 0,     -- how much there is to take: a semaphore's permits
-  last bigint NOT NULL DEFAULT 0,     -- the last token given
-  number bigint NOT NULL DEFAULT 0,   -- the last number given to a ticket
-  taken bigint NOT NULL DEFAULT 0,    -- how much the holders take together
-  held integer NOT NULL DEFAULT 0,    -- how many hold, those included that are closing
-  line integer NOT NULL DEFAULT 0,    -- how many wait
-  oldest bigint NOT NULL DEFAULT 0,   -- no holder has a lower number
-  front bigint NOT NULL DEFAULT 0,    -- no waiter has a lower number
-  opens bigint NOT NULL DEFAULT 9223372036854775807, -- no hold ends by time before this
-  used bigint NOT NULL DEFAULT 0      -- when somebody last asked or let go
-) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, vacuum_truncate = off);
-
--- One row for each claim that holds or waits.
+-- One row for each claim that holds or waits, except for a holder that is alone inside.
 CREATE TABLE IF NOT EXISTS {ticket} (
   id uuid PRIMARY KEY,                -- the claim's id: its owner's secret
   name text COLLATE "C" NOT NULL,
@@ -44,6 +28,29 @@ CREATE TABLE IF NOT EXISTS {ticket} (
   asked_host text,
   asked_reason text
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, vacuum_truncate = off);
+
+-- One row for each name in use; an idle one goes after a second.
+--
+-- A claim that is let in while nobody else is there needs no row of its own: its ticket is in the name's row, so that taking and
+-- letting go of a name that nobody else wants is one write of one row each, and handing an exclusive one over touches two. It is made a
+-- row by whoever comes in beside it, changes it, or comes to the name when it has been there for a while.
+CREATE TABLE IF NOT EXISTS {name} (
+  name text COLLATE "C" PRIMARY KEY,
+  kind smallint NOT NULL DEFAULT 0,   -- 0 mutex, 1 fair mutex, 2 rw lock, 3 semaphore, 4 election
+  room bigint NOT NULL DEFAULT 0,     -- how much there is to take: a semaphore's permits
+  last bigint NOT NULL DEFAULT 0,     -- the last token given
+  number bigint NOT NULL DEFAULT 0,   -- the last number given to a ticket
+  taken bigint NOT NULL DEFAULT 0,    -- how much the holders take together
+  held integer NOT NULL DEFAULT 0,    -- how many hold, those included that are closing
+  line integer NOT NULL DEFAULT 0,    -- how many wait
+  oldest bigint NOT NULL DEFAULT 0,   -- no holder has a lower number
+  front bigint NOT NULL DEFAULT 0,    -- no waiter has a lower number
+  opens bigint NOT NULL DEFAULT 9223372036854775807, -- no hold ends by time before this
+  used bigint NOT NULL DEFAULT 0,     -- when somebody last asked or let go
+  marked bigint NOT NULL DEFAULT 0,   -- until then a claim for it may have been ended before it was asked for
+  solo {ticket}                       -- who is alone inside, if it has no row; `opens` is when it expires
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, vacuum_truncate = off);
+
 -- Asked for only if they are not there: even where there is nothing to do, CREATE INDEX waits for all who write to the table,
 -- and every verb would wait behind it for somebody's long transaction.
 DO $$ BEGIN
@@ -80,6 +87,24 @@ CREATE TABLE IF NOT EXISTS {mark} (
   id uuid PRIMARY KEY,
   until bigint NOT NULL
 );
+DO $$ BEGIN
+  IF to_regclass('{mark_until}') IS NULL THEN
+    CREATE INDEX {PREFIX}mark_until ON {mark} (until); -- whoever makes a name's row looks for the last
+  END IF;
+END $$;
+
+-- Version 1 had every ticket in a row of its own, and a wait that gave nothing. Its functions that know no other place for a ticket go: a
+-- program of that version is told that they are not there, and not that its holds are lost.
+DO $$ BEGIN
+  IF NOT EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('{name}') AND attname = 'solo') THEN
+    ALTER TABLE {name} ADD COLUMN marked bigint NOT NULL DEFAULT 0, ADD COLUMN solo {ticket};
+    UPDATE {name} SET marked = coalesce((SELECT max(until) FROM {mark}), 0);
+    DROP FUNCTION IF EXISTS {session_wait}(text, integer, boolean, integer);
+    DROP FUNCTION IF EXISTS {renew}(uuid[]);
+    DROP FUNCTION IF EXISTS {touch}(bigint, boolean, boolean, bigint, uuid[]);
+    DROP FUNCTION IF EXISTS {recount}(text);
+  END IF;
+END $$;
 
 -- Cells: values with a version.
 CREATE TABLE IF NOT EXISTS {cell} (

@@ -15,7 +15,7 @@ BEGIN
     CONTINUE WHEN NOT FOUND;
     was := n;
     now_us := {clock}();
-    n := {sweep}(n, now_us, NULL);
+    n := {unfold_old}({sweep}(n, now_us, NULL), now_us);
     IF n.held + n.line = 0 AND abs(now_us - n.used) >= quiet THEN
       DELETE FROM {name} WHERE name = w;
       highest := greatest(highest, n.last);

@@ -6,7 +6,7 @@
 --   0 waits: 1 if at the head, when time alone may let somebody in or -1    1 let in: token, when, what is left    2 gone
 -- and of each letter five texts: what it says, id, pid, host, reason.
 CREATE OR REPLACE FUNCTION {touch}(
-  me bigint, beat boolean, is_listening boolean, alive_for bigint, ids uuid[],
+  me bigint, beat boolean, is_listening boolean, alive_for bigint, names text[], ids uuid[],
   OUT at bigint, OUT answer bigint[], OUT letters text[]
 ) LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 DECLARE
@@ -46,13 +46,16 @@ BEGIN
   END IF;
   answer := '{}';
   FOR w IN
-    SELECT t.id, t.waiting, t.closing, t.seq, t.token, t.since, t.expires, t.lock_delay, s
-      FROM unnest(ids) WITH ORDINALITY AS u (id, place)
+    SELECT t.id, t.waiting, t.closing, t.seq, t.token, t.since, t.expires, t.lock_delay, u.id AS wanted, s
+      FROM unnest(names, ids) WITH ORDINALITY AS u (name, id, place)
+      LEFT JOIN {name} s ON s.name = u.name COLLATE "C"
       LEFT JOIN {ticket} t ON t.id = u.id
-      LEFT JOIN {name} s ON s.name = t.name
      ORDER BY u.place
   LOOP
+    n := w.s;
     answer := answer || CASE
+      WHEN (n.solo).id = w.wanted AND n.opens > at
+        THEN ARRAY[1, (n.solo).token, (n.solo).since, n.opens - (n.solo).lock_delay - at]
       WHEN w.waiting THEN ARRAY[0] || {standing}(w.s, w.seq, at) || 0::bigint
       WHEN w.id IS NULL OR w.closing OR w.expires <= at THEN ARRAY[2, 0, 0, 0]
       ELSE ARRAY[1, w.token, w.since, w.expires - w.lock_delay - at]

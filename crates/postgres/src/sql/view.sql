@@ -10,7 +10,11 @@ RETURNS TABLE (
          t.asked_pid, t.asked_host, t.asked_reason
     FROM (SELECT {clock}() AS now_us OFFSET 0) AS clock
    CROSS JOIN {name} n
-    JOIN {ticket} t ON t.name = n.name
+   CROSS JOIN LATERAL (
+     SELECT w.* FROM {ticket} w WHERE w.name = n.name
+      UNION ALL
+     SELECT (n.solo).* WHERE (n.solo).id IS NOT NULL
+   ) AS t
     LEFT JOIN {client} c ON c.client = t.client
    WHERE n.name = ANY (names) AND CASE WHEN t.waiting THEN c.alive ELSE t.expires END > now_us
    ORDER BY n.name, t.waiting, t.seq
@@ -24,10 +28,10 @@ RETURNS SETOF text LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS 
    CROSS JOIN {name} n
    WHERE n.name >= beginning AND n.name <= beginning || repeat(chr(1114111), 128) AND starts_with(n.name, beginning)
      AND (after IS NULL OR n.name > after)
-     AND EXISTS (
+     AND ((n.solo).expires > now_us OR EXISTS (
        SELECT FROM {ticket} t LEFT JOIN {client} c ON c.client = t.client
         WHERE t.name = n.name AND CASE WHEN t.waiting THEN c.alive ELSE t.expires END > now_us
-     )
+     ))
    ORDER BY n.name
    LIMIT many
 $$;

@@ -4,9 +4,10 @@
 use tenure_core::{Client, Event, Phase};
 use tenure_testkit::faults::{LONG, Record, client, leaves_nothing};
 use tenure_testkit::history::expect_sound;
-use tenure_testkit::proxy::{Fault, Proxy, Toward, Which};
+use tenure_testkit::proxy::{Cut, Fault, Proxy, Toward, Which};
 use tenure_testkit::servers::postgres::{Postgres, PostgresOptions};
 use tenure_testkit::{Options as _, Shape, eventually, in_time};
+use tokio::task::JoinSet;
 
 use crate::Lease;
 
@@ -34,10 +35,20 @@ impl Pair {
         Pair { primary, standby, link }
     }
 
-    /// A client that knows both, and takes whichever is the primary.
-    async fn client(&self) -> Client {
+    /// The URL of both: a client takes whichever is the primary.
+    fn url(&self) -> String {
         let both = format!("{},{}", self.primary.address(), self.standby.address());
-        client::<Lease>(&self.primary.url().replacen(&self.primary.address().to_string(), &both, 1)).await
+        self.primary.url().replacen(&self.primary.address().to_string(), &both, 1)
+    }
+
+    async fn client(&self) -> Client {
+        client::<Lease>(&self.url()).await
+    }
+
+    /// A client that knows one way only.
+    async fn client_by(&self, way: &Proxy) -> Client {
+        client::<Lease>(&self.primary.url().replacen(&self.primary.address().to_string(), &way.address().to_string(), 1))
+            .await
     }
 
     /// The standby hears nothing any more.
@@ -85,7 +96,9 @@ async fn a_standby_that_is_waited_for_forgets_nothing() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_grant_that_a_waited_for_standby_has_not_got_is_none() {
     let pair = Pair::start(true).await;
-    let (one, other) = (pair.client().await, pair.client().await);
+    // The one that will have no answer does not wait for it too long.
+    let one = client::<Lease>(&format!("{}?answer_limit=5s", pair.url())).await;
+    let other = pair.client().await;
     one.mutex("first").unwrap().lock().await.unwrap().release().await.unwrap(); // every connection is there
     pair.lags();
     let refused = in_time("an answer", one.mutex("x").unwrap().ttl(LONG).unwrap().lock()).await;
@@ -103,10 +116,13 @@ async fn a_grant_that_a_waited_for_standby_has_not_got_is_none() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn exclusion_is_seen_to_break_at_a_lagging_standby() {
     let (pair, record) = (Pair::start(false).await, Record::new());
-    let (one, other) = (pair.client().await, pair.client().await);
+    // The holder has a way of its own, so that it hears of the failover when we say so.
+    let its_way = Proxy::start(pair.primary.address());
+    let (one, other) = (pair.client_by(&its_way).await, pair.client().await);
     pair.lags();
     let old = record.lock(&Shape::Mutex.make(&one, "x").unwrap().ttl(LONG).unwrap(), "x").await;
     assert!(old.writes());
+    its_way.set(Which::All, Fault::Hold(Toward::Both));
     pair.fail_over();
     let new = record.lock(&Shape::Mutex.make(&other, "x").unwrap().ttl(LONG).unwrap(), "x").await;
     assert!(old.checks() && new.checks(), "both trust their windows");
@@ -115,6 +131,9 @@ async fn exclusion_is_seen_to_break_at_a_lagging_standby() {
     assert!(!old.writes(), "the resource knows better");
     record.expect_only_exclusion_broken();
     // As soon as the old holder's client talks to the new primary, it learns.
+    its_way.retarget(pair.standby.address());
+    its_way.cut(Which::All, Cut::Reset);
+    its_way.heal();
     in_time("an answer", one.view("x")).await.unwrap();
     old.is_lost().await;
     new.releases().await.unwrap();
@@ -128,18 +147,17 @@ async fn whoever_waits_finds_the_new_primary() {
     let pair = Pair::start(true).await;
     let (one, other) = (pair.client().await, pair.client().await);
     let held = one.fair_mutex("x").unwrap().ttl(LONG).unwrap().lock().await.unwrap();
-    let waiting: Vec<_> = (0..3)
-        .map(|_| {
-            let mutex = other.fair_mutex("x").unwrap().ttl(LONG).unwrap();
-            tokio::spawn(async move { mutex.lock().await })
-        })
-        .collect();
+    let mut waiting = JoinSet::new();
+    for _ in 0..3 {
+        let mutex = other.fair_mutex("x").unwrap().ttl(LONG).unwrap();
+        waiting.spawn(async move { mutex.lock().await });
+    }
     tenure_testkit::faults::line_is(&one, "x", 3).await;
     pair.fail_over();
     in_time("the release", held.release()).await.unwrap();
-    for waiter in waiting {
-        let held = in_time("the next one gets in", waiter).await.unwrap().unwrap();
-        held.release().await.unwrap();
+    // Whichever that is: a machine that takes its time over a failover costs all of them their places.
+    while let Some(next) = in_time("the next one gets in", waiting.join_next()).await {
+        next.unwrap().unwrap().release().await.unwrap();
     }
     leaves_nothing::<Lease>(&pair.standby, [one, other]).await;
 }

@@ -2,21 +2,22 @@
 
 use std::time::Duration;
 
-use tenure_core::{ErrorKind, Event, Instant, Phase};
+use tenure_core::{Client, ErrorKind, Event, Instant, Phase};
 
-use super::{Crowd, Database as _, LONG, Record, Stage, Store, Wish, client, leaves_nothing, line_is};
+use super::{Crowd, Database as _, LONG, Record, Stage, Store, Wish, client, leaves_nothing, line_is, patient};
 use crate::history::expect_sound_but_order;
 use crate::proxy::{Cut, Which};
 use crate::{Shape, eventually, eventually_async, in_time};
 
 /// The server ends every connection of every client, while some hold, some wait and some do both.
 pub async fn the_server_ends_them_again_and_again<S: Store>() {
+    let ttl = Duration::from_secs(15);
     let (server, record) = (S::Server::start(Wish::default()), Record::new());
     let clients = [client::<S>(&server.url()).await, client::<S>(&server.url()).await];
-    let kept = clients[0].mutex("kept").unwrap().ttl(Duration::from_secs(3)).unwrap().lock().await.unwrap();
+    let kept = clients[0].mutex("kept").unwrap().ttl(ttl).unwrap().lock().await.unwrap();
     let mut events = kept.events();
     let waiting = tokio::spawn({
-        let mutex = clients[1].mutex("kept").unwrap().ttl(LONG).unwrap();
+        let mutex = clients[1].mutex("kept").unwrap().ttl(LONG).unwrap().keep(false); // so it is let in for all of it
         async move { mutex.lock().await }
     });
     line_is(&clients[1], "kept", 1).await;
@@ -31,7 +32,14 @@ pub async fn the_server_ends_them_again_and_again<S: Store>() {
     crowd.has_had(&record, 20).await;
     crowd.stop().await;
     record.expect_sound_after(took);
-    assert_eq!(kept.phase(), Phase::Held, "the same server: nothing to fear");
+    // A renewal gets through too; on a slow machine only when it is calm again, and half a ttl is left for that.
+    let until = kept.valid_until();
+    while kept.valid_until() == until && Instant::now() + ttl / 2 < until {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        server.end_connections();
+    }
+    let is_renewed = || kept.valid_until() > until && kept.phase() == Phase::Held;
+    eventually("it is renewed, and there is nothing to fear: it is the same server", is_renewed).await;
     kept.release().await.unwrap();
     while let Some(event) = events.next().await {
         assert!(!matches!(event, Event::Lost), "{event:?}");
@@ -66,34 +74,57 @@ pub async fn a_storm_of_resets_breaks_nothing<S: Store>() {
 
 /// F41: others have all connections. Whoever has its own keeps what it holds, from the grant on; who comes new is told why not.
 pub async fn others_take_all_of_them<S: Store>() {
-    let ttl = Duration::from_millis(1500);
     let server = S::Server::start(Wish { connections: Some(20), ..Wish::default() });
     let url = server.ordinary_url();
-    let holder = client::<S>(&url).await;
+    let mut tries = 0;
+    let holder = loop {
+        let holder = let_in::<S>(&url).await;
+        if keeps_its_own::<S>(&server, &url, &holder).await {
+            break holder;
+        }
+        // Who has no answer in time gives its connection up, and finds no other: where a machine stood still, that proves
+        // nothing.
+        tries += 1;
+        assert!(tries < 5, "time and again it had no answer");
+    };
+    let newcomer = let_in::<S>(&url).await;
+    in_time("the lock", newcomer.mutex("kept").unwrap().lock()).await.unwrap().release().await.unwrap();
+    leaves_nothing::<S>(&server, [holder, newcomer]).await;
+}
+
+/// Holds while others take all connections. Whether it had all answers in time.
+async fn keeps_its_own<S: Store>(server: &S::Server, url: &str, holder: &Client) -> bool {
+    let ttl = Duration::from_secs(9);
     let kept = holder.mutex("kept").unwrap().ttl(ttl).unwrap().lock().await.unwrap();
     let mut events = kept.events();
     let taken = server.take_connections();
-    for _ in 0..3 {
+    for _ in 0..2 {
         let until = kept.valid_until();
-        eventually("it is renewed", || kept.valid_until() > until || kept.phase() == Phase::Lost).await;
-        assert_eq!(kept.phase(), Phase::Held);
+        eventually("it is renewed", || kept.valid_until() > until || kept.phase() != Phase::Held).await;
     }
-    let refused = in_time("an answer", S::open(&url)).await.err().expect("there is no connection for it");
-    assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
-    assert!(refused.to_string().contains("no connection left"), "{refused}");
-    assert!(holder.mutex("kept").unwrap().try_lock().await.unwrap().is_none(), "it can still ask");
+    let refused = in_time("an answer", S::open(url)).await.err();
+    let asked = in_time("an answer", holder.mutex("kept").unwrap().try_lock()).await;
+    let mut had_answers = asked.is_ok_and(|held| held.is_none()); // it can still ask
     drop(taken);
+    had_answers &= kept.release().await.is_ok();
+    while let Some(event) = events.next().await {
+        had_answers &= !matches!(event, Event::Jeopardy { .. } | Event::Lost);
+    }
+    if had_answers {
+        let refused = refused.expect("there is no connection for it");
+        assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
+        assert!(refused.to_string().contains("no connection left"), "{refused}");
+    }
+    had_answers
+}
+
+/// A client, as soon as there is a connection for it.
+async fn let_in<S: Store>(url: &str) -> Client {
     let mut newcomer = None;
     eventually_async("who comes later is let in", async || {
-        newcomer = S::open(&url).await.ok().map(crate::harness::client_of);
+        newcomer = S::open(&patient(url)).await.ok().map(crate::harness::client_of);
         newcomer.is_some()
     })
     .await;
-    kept.release().await.unwrap();
-    while let Some(event) = events.next().await {
-        assert!(!matches!(event, Event::Lost), "{event:?}");
-    }
-    let newcomer = newcomer.unwrap();
-    in_time("the lock", newcomer.mutex("kept").unwrap().lock()).await.unwrap().release().await.unwrap();
-    leaves_nothing::<S>(&server, [holder, newcomer]).await;
+    newcomer.unwrap()
 }

@@ -14,7 +14,8 @@ const MANY: usize = 20_000;
 /// New names need new room, and at some point there is none.
 pub async fn a_full_disk_refuses_and_keeps<S: Store>() {
     let server = S::Server::start(Wish { small_disk: true, ..Wish::default() });
-    let client = client::<S>(&server.url()).await;
+    // Where nothing can be stored, some answers never come: then all of this time is waited for them.
+    let client = client::<S>(&format!("{}?answer_limit=5s", server.url())).await;
     let ttl = Duration::from_secs(6);
     let held = client.mutex("held").unwrap().ttl(ttl).unwrap().lock().await.unwrap();
     let leaving = client.mutex("leaving").unwrap().ttl(ttl).unwrap().lock().await.unwrap();

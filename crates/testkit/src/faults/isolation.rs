@@ -11,6 +11,8 @@ use crate::{Shape, eventually};
 const PROCESSES: usize = 16;
 const KILLED: usize = 4;
 const ROUNDS: u32 = 12;
+/// More than anybody gets to: whoever is to be killed is in the middle of it then, however its dice fall.
+const ENDLESS: u32 = u32::MAX;
 
 /// Everybody else is served, and what they did is sound.
 pub async fn sixteen_processes_at_every_level<S: Store>() {
@@ -26,7 +28,8 @@ pub async fn sixteen_processes_at_every_level<S: Store>() {
         }
         for (number, taker) in takers.iter_mut().enumerate() {
             let wanted = Wanted::new("x", Shape::FairMutex).ttl(Duration::from_secs(2));
-            taker.send(Order::Stress { wanted, tasks: 2, rounds: ROUNDS, history: file(number) });
+            let rounds = if number < KILLED { ENDLESS } else { ROUNDS };
+            taker.send(Order::Stress { wanted, tasks: 2, rounds, history: file(number) });
         }
         let grants = |number: usize| History::read([file(number)]).map(|history| history.grants()).unwrap_or(0);
         for (number, taker) in takers.iter_mut().enumerate().take(KILLED) {

@@ -63,7 +63,12 @@ macro_rules! faults {
         }
 
         $crate::__faults! {
-            clients => [a_killed_holder_costs_its_ttl a_stopped_holder_is_lost_and_fenced killed_waiters_are_skipped]
+            clients => [
+                a_killed_holder_costs_its_ttl
+                a_stopped_holder_is_lost_and_fenced
+                killed_waiters_are_skipped
+                a_waiter_that_gives_up_unheard_leaves_the_line
+            ]
             clock => [
                 exclusion_is_seen_to_break_when_it_is_set_to_later
                 nobody_gets_in_early_when_it_is_set_to_earlier
@@ -154,9 +159,19 @@ impl<S: Store> Stage<S> {
     }
 }
 
-/// A client of the store at this URL, with a keeper of its own.
+/// A client of the store at this URL, with a keeper of its own. Answers may take longer than by default, unless the URL says
+/// how long: a machine may stand still for seconds.
 pub async fn client<S: Store>(url: &str) -> Client {
-    client_of(S::open(url).await.expect("the server is there"))
+    client_of(S::open(&patient(url)).await.expect("the server is there"))
+}
+
+/// The URL, with more time for an answer unless it says how much there is.
+fn patient(url: &str) -> String {
+    if url.contains("answer_limit=") {
+        return url.to_owned();
+    }
+    let separator = if url.contains('?') { '&' } else { '?' };
+    format!("{url}{separator}answer_limit=20s")
 }
 
 /// Closes these clients and waits until nothing is left of them and of all that were there before: no row but what stays on
@@ -174,7 +189,16 @@ pub async fn leaves_nothing<S: Store>(server: &S::Server, clients: impl IntoIter
         server.rows() == 0
     })
     .await;
-    eventually_async("nothing is locked", async || server.locks().is_empty()).await;
+    let mut last = Vec::new();
+    eventually_async("nothing is locked", async || {
+        let locks = server.locks();
+        if locks != last {
+            eprintln!("locked: {locks:?}"); // for whoever must find out why it stays so
+        }
+        last.clone_from(&locks);
+        locks.is_empty()
+    })
+    .await;
 }
 
 /// Waits until so many wait for the name.
@@ -190,7 +214,7 @@ pub fn serve<S: Store>() {
 
 /// A second process with a client of its own.
 pub(crate) fn second(url: &str) -> Taker {
-    Taker::spawn("faults::taker", url)
+    Taker::spawn("faults::taker", &patient(url))
 }
 
 /// A store as a second process sees it: a URL.

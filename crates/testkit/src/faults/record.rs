@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 use tenure_core::lease::ALIVE;
-use tenure_core::{Client, ErrorKind, Result};
+use tenure_core::{Client, ErrorKind, Instant, Result};
 use tokio::task::JoinHandle;
 
 use super::LONG;
@@ -58,11 +58,18 @@ impl Record {
     /// in line, and nothing else.
     #[track_caller]
     pub fn expect_sound_after(&self, silence: Duration) {
+        self.expect_sound_after_kills(&[], silence);
+    }
+
+    /// The same where the server was killed at these times, and was away for so long at most.
+    #[track_caller]
+    pub fn expect_sound_after_kills(&self, kills: &[Instant], silence: Duration) {
+        let history = self.history().on_disk(kills);
         // Whoever waits was heard at some time in the second before.
         if silence + Duration::from_secs(1) < ALIVE {
-            expect_sound(&self.history());
+            expect_sound(&history);
         } else {
-            expect_sound_but_order(&self.history());
+            expect_sound_but_order(&history);
         }
     }
 

@@ -76,7 +76,7 @@ pub async fn a_renewal_is_tried_again_in_time<S: Store>() {
     for after in BOTH {
         let stage = Stage::<S>::new(Wish::default()).await;
         let client = stage.proxied().await;
-        let held = client.mutex("x").unwrap().ttl(Duration::from_secs(3)).unwrap().lock().await.unwrap();
+        let held = client.mutex("x").unwrap().ttl(Duration::from_secs(9)).unwrap().lock().await.unwrap();
         let mut events = held.events();
         let first = held.valid_until();
         eventually("it is renewed", || held.valid_until() > first).await;
@@ -95,7 +95,7 @@ pub async fn a_renewal_is_tried_again_in_time<S: Store>() {
 
 /// F51: everything that was there freezes, as when TCP backs off; what is made anew passes. The hold outlives it.
 pub async fn frozen_connections_are_replaced<S: Store>() {
-    let ttl = Duration::from_secs(4);
+    let ttl = Duration::from_secs(12);
     let stage = Stage::<S>::new(Wish::default()).await;
     let client = stage.proxied().await;
     let held = client.mutex("kept").unwrap().ttl(ttl).unwrap().lock().await.unwrap();

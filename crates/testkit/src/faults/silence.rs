@@ -1,26 +1,30 @@
 //! Nobody answers: a server that stands still, a network that swallows everything. Holders are lost by their own clock before
 //! anybody else gets in, and nobody is left behind.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tenure_core::{ErrorKind, Instant};
+use tenure_core::lease::ALIVE;
+use tenure_core::{Client, ErrorKind, Instant};
+use tokio::task::JoinSet;
 
 use super::{Database as _, LONG, Record, Stage, Store, Wish, client, leaves_nothing, line_is};
 use crate::history::expect_sound;
 use crate::proxy::{Cut, Fault, Toward, Which};
 use crate::{Options as _, Shape, eventually, in_time};
 
-const TTL: Duration = Duration::from_secs(2);
+const TTL: Duration = Duration::from_secs(6);
 
 /// Half a ttl of silence is what renewals have time for. (The ttl is longer here: a machine may be slow too.)
 pub async fn a_paused_server_loses_nobody_within_the_ttl<S: Store>() {
-    let ttl = Duration::from_secs(5);
+    let ttl = Duration::from_secs(12);
     let (stage, record) = (Stage::<S>::new(Wish::default()).await, Record::new());
     let (one, other) = (stage.direct().await, stage.direct().await);
     let holder = record.lock(&Shape::FairMutex.make(&one, "x").unwrap().ttl(ttl).unwrap(), "x").await;
     let first = holder.held.valid_until();
     eventually("it is renewed", || holder.held.valid_until() > first).await;
-    let next = Shape::FairMutex.make(&other, "x").unwrap().ttl(LONG).unwrap();
+    let next = Shape::FairMutex.make(&other, "x").unwrap().ttl(LONG).unwrap().keep(false); // so it is let in for all of it
     let hurting = async {
         line_is(&other, "x", 1).await;
         let until = holder.held.valid_until();
@@ -49,7 +53,7 @@ pub async fn holders_are_lost_before_others_get_in<S: Store>() {
         let holder = record.lock(&Shape::Mutex.make(&one, "x").unwrap().ttl(TTL).unwrap(), "x").await;
         let first = holder.held.valid_until();
         eventually("it is renewed", || holder.held.valid_until() > first).await;
-        let lock = Shape::Mutex.make(&other, "x").unwrap().ttl(LONG).unwrap();
+        let lock = Shape::Mutex.make(&other, "x").unwrap().ttl(LONG).unwrap().keep(false); // so it is let in for all of it
         let waiting = async {
             let next = record.lock(&lock, "x").await;
             assert!(Instant::now() >= holder.held.valid_until(), "not before the ttl");
@@ -88,10 +92,20 @@ pub async fn a_client_that_went_deaf_gets_in<S: Store>() {
         let stage = Stage::<S>::new(Wish::default()).await;
         let (holder, client) = (stage.direct().await, stage.proxied().await);
         let held = holder.fair_mutex("x").unwrap().ttl(LONG).unwrap().lock().await.unwrap();
-        let mut waiting = Vec::new();
+        let over = Arc::new(AtomicBool::new(false));
+        let watching = tokio::spawn(longest_silence(holder.clone(), Arc::clone(&over)));
+        let entered = Arc::new(Mutex::new(Vec::new()));
+        let mut waiting = JoinSet::new();
         for number in 1..=WAITERS {
-            let mutex = client.fair_mutex("x").unwrap().ttl(LONG).unwrap();
-            waiting.push(tokio::spawn(async move { mutex.lock().await.unwrap() }));
+            // Who is not renewed is let in for the whole ttl: the deaf may take longer to look than others are let in for.
+            let mutex = client.fair_mutex("x").unwrap().ttl(LONG).unwrap().keep(false);
+            let entered = Arc::clone(&entered);
+            waiting.spawn(async move {
+                let held = mutex.lock().await.unwrap();
+                entered.lock().unwrap().push((number, held.token()));
+                held.check().unwrap();
+                held.release().await.unwrap();
+            });
             line_is(&holder, "x", number).await;
         }
         match fault {
@@ -104,29 +118,49 @@ pub async fn a_client_that_went_deaf_gets_in<S: Store>() {
         }
         let mut last = held.token();
         held.release().await.unwrap();
-        for waiter in waiting {
-            let held = in_time("the next one gets in", waiter).await.unwrap();
-            assert!(held.token() > last, "in order");
-            last = held.token();
-            held.check().unwrap();
-            in_time("the release", held.release()).await.unwrap();
+        while let Some(served) = in_time("the next one gets in", waiting.join_next()).await {
+            served.unwrap();
+        }
+        over.store(true, Ordering::Relaxed);
+        let silence = watching.await.unwrap();
+        let entered = std::mem::take(&mut *entered.lock().unwrap());
+        assert_eq!(entered.len(), WAITERS);
+        for (place, (number, token)) in (1..).zip(entered) {
+            assert!(token > last, "number {number}: {token} after {last}");
+            last = token;
+            // The deaf are heard every two seconds. Unless a machine stood still as well, nobody thought them dead.
+            assert!(number == place || silence > ALIVE / 8, "number {number} came in as {place}, after {silence:?}");
         }
         stage.proxy.heal();
         leaves_nothing::<S>(&stage.server, [holder, client]).await;
     }
 }
 
+/// Looks again and again: the longest time between two answers, which is how long this machine stood still at most.
+async fn longest_silence(observer: Client, over: Arc<AtomicBool>) -> Duration {
+    let (mut longest, mut last) = (Duration::ZERO, Instant::now());
+    while !over.load(Ordering::Relaxed) {
+        let _ = observer.view("x").await;
+        let now = Instant::now();
+        longest = longest.max(now.since(last));
+        last = now;
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    longest
+}
+
 /// Whoever asks while nobody answers is told so, and leaves nothing behind that keeps others out.
 pub async fn an_ask_that_nobody_answers_leaves_nothing<S: Store>() {
     let stage = Stage::<S>::new(Wish::default()).await;
     let observer = stage.direct().await;
-    let client = client::<S>(&format!("{}?answer_limit=500ms", stage.url())).await;
+    let client = client::<S>(&format!("{}?answer_limit=5s", stage.url())).await;
     client.mutex("x").unwrap().lock().await.unwrap().release().await.unwrap();
     // Replies only: the server grants it.
     let deaf = stage.proxy.set(Which::All, Fault::Blackhole(Toward::Client));
     let refused = in_time("an answer", client.mutex("x").unwrap().ttl(LONG).unwrap().lock()).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
     stage.proxy.lift(deaf);
-    in_time("the lock is free", observer.mutex("x").unwrap().lock()).await.unwrap().release().await.unwrap();
+    let mutex = observer.mutex("x").unwrap().ttl(LONG).unwrap().keep(false); // so it is let in for all of it
+    in_time("the lock is free", mutex.lock()).await.unwrap().release().await.unwrap();
     leaves_nothing::<S>(&stage.server, [client, observer]).await;
 }

@@ -35,6 +35,9 @@ pub struct Event {
     /// For a re-entrant mutex: whose ask it was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<u64>,
+    /// For how long, in nanoseconds, a grant stands that was made to somebody in line who does not come, if that is shorter than usual.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stands: Option<u64>,
 }
 
 impl Event {
@@ -53,6 +56,7 @@ impl Event {
             until: None,
             mode: Mode::Exclusive,
             owner: None,
+            stands: None,
         }
     }
 

@@ -21,6 +21,7 @@
 mod check;
 mod event;
 mod hold;
+mod on_disk;
 mod recorder;
 
 pub use check::{LOSS_NOTICE, Violation, check, expect_sound, expect_sound_but_order};
@@ -34,13 +35,14 @@ use std::path::Path;
 #[derive(Clone, Debug, Default)]
 pub struct History {
     events: Vec<Event>,
+    readers_may_share: bool,
 }
 
 impl History {
     /// A history of these events, in whatever order they come.
     pub fn new(mut events: Vec<Event>) -> Self {
         events.sort_by_key(|event| event.t); // stable: what one task wrote within one tick stays in its order
-        History { events }
+        History { events, readers_may_share: false }
     }
 
     /// Merges the files that processes left. A last line that is cut short is left out: its writer was killed.
@@ -54,6 +56,11 @@ impl History {
             }
         }
         Ok(History::new(events))
+    }
+
+    /// This history, of a store where readers that enter at the same time may have the same number.
+    pub fn where_readers_may_share(self) -> Self {
+        History { readers_may_share: true, ..self }
     }
 
     /// This history and another one, as one.

@@ -5,6 +5,7 @@ use std::io::Write as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use tenure_core::Instant;
 
@@ -81,6 +82,11 @@ impl Task {
         self.event = Event { claim: Some(claim), mode, token: None, ..self.event.clone() };
         self.write(Op::Acquire, Phase::Invoke, None);
         claim
+    }
+
+    /// From now on, what is granted while it waits stands for so long if it does not come.
+    pub fn stands(&mut self, stands: Option<Duration>) {
+        self.event.stands = stands.map(|stands| stands.as_nanos() as u64);
     }
 
     /// Writes of an owner from now on.

@@ -18,6 +18,11 @@ pub(crate) fn ask(at: SocketAddr, question: &[u8]) -> Option<String> {
     Some(String::from_utf8_lossy(&answer).into_owned())
 }
 
+/// Whether somebody listens there.
+pub(crate) fn is_open(at: SocketAddr) -> bool {
+    TcpStream::connect_timeout(&at, PATIENCE).is_ok()
+}
+
 /// The body of what plain HTTP gives for a path; nothing unless the status is 200.
 pub(crate) fn http_get(at: SocketAddr, path: &str) -> Option<String> {
     // 1.0: then the body is not cut into chunks, and ends with the connection.

@@ -2,17 +2,20 @@
 
 use std::time::Duration;
 
+use tenure_core::Kind;
+use tenure_core::lease::ALIVE;
+
 use super::LONG;
 use crate::{Scene, in_time};
 
 /// Holds of a client that is closed are held, kept, and let go as before.
 pub async fn while_others_hold(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
-    let ttl = Duration::from_secs(2);
+    let ttl = Duration::from_secs(6);
     let held = one.mutex("x").unwrap().ttl(ttl).unwrap().lock().await.unwrap();
     one.close().await.unwrap();
     let first = held.valid_until();
-    crate::eventually("it is renewed", || held.valid_until() > first + ttl).await;
+    crate::eventually("it is renewed", || held.valid_until() > first + ttl / 2).await;
     assert!(other.mutex("x").unwrap().try_lock().await.unwrap().is_none());
     other.ask("x", "please").await.unwrap();
     assert_eq!(in_time("it hears of an ask", held.asked()).await.reason.as_str(), "please");
@@ -33,6 +36,28 @@ pub async fn while_others_wait(scene: &Scene) {
     let held = in_time("the waiter is let in", waiting).await.unwrap().unwrap();
     held.release().await.unwrap();
     scene.leaves_nothing([one, other]).await;
+}
+
+/// Whoever has waited for longer than a place lasts by itself keeps it, too.
+pub async fn while_others_have_waited(scene: &Scene) {
+    if !scene.offers(Kind::FairMutex).await {
+        return; // there is no order to keep
+    }
+    let (one, other) = scene.two_clients().await;
+    let held = other.fair_mutex("x").unwrap().ttl(LONG).unwrap().lock().await.unwrap();
+    let [first, second] = [&one, &other].map(|client| client.fair_mutex("x").unwrap().ttl(LONG).unwrap().keep(false));
+    let first = tokio::spawn(async move { first.lock().await });
+    scene.line_is(&other, "x", 1).await;
+    let second = tokio::spawn(async move { second.lock().await });
+    scene.line_is(&other, "x", 2).await;
+    tokio::time::sleep(ALIVE + Duration::from_secs(1)).await;
+    one.close().await.unwrap();
+    tokio::time::sleep(Duration::from_millis(300)).await; // both have looked how they stand
+    held.release().await.unwrap();
+    let first = in_time("the first is let in", first).await.unwrap().unwrap();
+    let token = first.token();
+    first.release().await.unwrap();
+    assert!(in_time("and then the second", second).await.unwrap().unwrap().token() > token);
 }
 
 /// Nobody who asks at that moment is forgotten.

@@ -105,12 +105,13 @@ pub async fn a_release_at_the_end_of_the_window(scene: &Scene) {
 /// F2: a grant that arrives after its own end is no grant: nothing is returned, and nothing stays held.
 pub async fn a_grant_that_comes_too_late_is_none(scene: &Scene) {
     let (client, faults) = scene.faulty_client().await;
-    let ttl = Duration::from_secs(1);
+    let ttl = Duration::from_secs(3);
+    let late = ttl + Duration::from_secs(1);
     let mutex = client.mutex("x").unwrap().ttl(ttl).unwrap();
-    faults.delay_next_grant(ttl * 2);
+    faults.delay_next_grant(late);
     assert!(mutex.try_lock().await.unwrap().is_none(), "never a dead guard");
     scene.is_free(&client, "x").await;
-    faults.delay_next_grant(ttl * 2);
+    faults.delay_next_grant(late);
     let held = in_time("the second grant is in time", mutex.lock()).await.unwrap();
     held.check().unwrap();
     assert_eq!(client.view("x").await.unwrap().holders.len(), 1);
@@ -152,7 +153,7 @@ pub async fn a_release_that_is_lost_is_tried_again(scene: &Scene) {
 /// Renewals that fail are jeopardy, which is seen and does nothing by itself; one that works makes it safe again.
 pub async fn jeopardy_is_seen_and_passes(scene: &Scene) {
     let (client, faults) = scene.faulty_client().await;
-    let held = client.mutex("x").unwrap().ttl(Duration::from_secs(4)).unwrap().lock().await.unwrap();
+    let held = client.mutex("x").unwrap().ttl(Duration::from_secs(9)).unwrap().lock().await.unwrap();
     let mut events = held.events();
     faults.fail_renewals(true);
     let until_jeopardy = eventually("a renewal is overdue", || held.phase() == Phase::Jeopardy);
@@ -170,7 +171,7 @@ pub async fn jeopardy_is_seen_and_passes(scene: &Scene) {
 pub async fn jeopardy_ends_in_loss(scene: &Scene) {
     let (client, faults) = scene.faulty_client().await;
     let other = scene.client().await;
-    let held = Arc::new(client.mutex("x").unwrap().ttl(Duration::from_secs(1)).unwrap().lock().await.unwrap());
+    let held = Arc::new(client.mutex("x").unwrap().ttl(Duration::from_secs(6)).unwrap().lock().await.unwrap());
     let mut events = held.events();
     faults.fail_renewals(true);
     let next = in_time("the next is let in", other.mutex("x").unwrap().lock()).await.unwrap();

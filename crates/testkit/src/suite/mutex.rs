@@ -8,7 +8,7 @@ use tenure_core::{Backoff, Client, ErrorKind, Instant};
 use tokio::task::JoinSet;
 
 use super::{LONG, SHORT};
-use crate::history::{Recorder, expect_sound, expect_sound_but_order};
+use crate::history::Recorder;
 use crate::polls::{Polled, at_most};
 use crate::stress::{self, Plan};
 use crate::{Held, Lock, Options as _, Rng, Scene, Shape, in_time};
@@ -195,16 +195,22 @@ pub async fn a_hold_that_is_not_kept_ends(scene: &Scene, shape: Shape) {
     assert!(make(shape, &one).try_lock().await.unwrap().is_none(), "a stale release frees nobody else's lock");
 }
 
-/// With renewal it does not.
+/// With renewal it does not. A machine that stands still for most of a ttl loses the hold as it should, so it is tried again;
+/// without renewal it is lost every time.
 pub async fn a_hold_that_is_kept_outlives_its_ttl(scene: &Scene, shape: Shape) {
     let (one, other) = scene.two_clients().await;
     let ttl = Duration::from_secs(2);
-    let held = lock(&make(shape, &one).ttl(ttl).unwrap()).await;
-    let first = held.valid_until();
-    crate::eventually("the first ttl is over, in the store too", || Instant::now() > first + ttl / 2).await;
-    held.check().unwrap();
-    assert!(make(shape, &other).try_lock().await.unwrap().is_none());
-    held.release().await.unwrap();
+    for _ in 0..5 {
+        let held = lock(&make(shape, &one).ttl(ttl).unwrap()).await;
+        let first = held.valid_until();
+        crate::eventually("the first ttl is over, in the store too", || Instant::now() > first + ttl / 2).await;
+        let tried = make(shape, &other).try_lock().await.unwrap();
+        match held.release().await {
+            Ok(()) => return assert!(tried.is_none(), "somebody else was let in"),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::Lost, "{error}"),
+        }
+    }
+    panic!("it is not renewed");
 }
 
 /// Spinning waits without a place in line, and gets in.
@@ -239,8 +245,7 @@ pub async fn a_stress_is_sound(scene: &Scene, shape: Shape) {
     let recorder = Recorder::in_memory();
     let plan = Plan { shape, name: "x".to_owned(), tasks: 12, rounds: 40, ttl: Duration::from_secs(60) };
     stress::run(&clients, &recorder, &plan).await;
-    let sound = if scene.keeps_order() { expect_sound } else { expect_sound_but_order };
-    sound(&recorder.history());
+    scene.expect_sound(recorder.history());
     scene.is_free(&clients[0], "x").await;
     scene.leaves_nothing(clients).await;
 }

@@ -7,19 +7,27 @@ use tenure_core::{ErrorKind, Instant};
 use super::{LONG, SHORT};
 use crate::{Scene, eventually, in_time};
 
-/// Renewal stops at the maximum hold, and the hold is lost there: after the ttl, and not after the maximum.
+/// Renewal stops at the maximum hold, and the hold is lost there: after the ttl, and not after the maximum. A machine that stands
+/// still may lose it before it is ever renewed, so it is tried again.
 pub async fn max_hold_ends_the_hold(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
-    let (ttl, max) = (Duration::from_millis(600), Duration::from_millis(1_500));
-    let before = Instant::now();
-    let held = one.mutex("x").unwrap().ttl(ttl).unwrap().max_hold(max).unwrap().lock().await.unwrap();
-    let after = Instant::now();
-    in_time("the hold ends", held.lost()).await;
-    assert!(held.valid_until() <= after + max, "trusted beyond its maximum");
-    assert!(held.valid_until() >= before + ttl, "it was renewed until then");
-    assert_eq!(held.check().unwrap_err().kind(), ErrorKind::Lost);
-    let next = in_time("others get in, though the guard is still there", other.mutex("x").unwrap().lock()).await.unwrap();
-    assert!(next.token() > held.token());
+    let (ttl, max) = (Duration::from_secs(2), Duration::from_secs(4));
+    let mutex = one.mutex("x").unwrap().ttl(ttl).unwrap().max_hold(max).unwrap();
+    for _ in 0..5 {
+        let held = in_time("it is free", mutex.lock()).await.unwrap();
+        let after = Instant::now();
+        let first = held.valid_until();
+        in_time("the hold ends", held.lost()).await;
+        assert!(held.valid_until() <= after + max, "trusted beyond its maximum");
+        assert_eq!(held.check().unwrap_err().kind(), ErrorKind::Lost);
+        let theirs = other.mutex("x").unwrap();
+        let next = in_time("others get in, though the guard is still there", theirs.lock()).await.unwrap();
+        assert!(next.token() > held.token());
+        if held.valid_until() > first {
+            return;
+        }
+    }
+    panic!("it was never renewed until then");
 }
 
 /// A maximum that is shorter than the ttl is the window.
@@ -35,12 +43,13 @@ pub async fn max_hold_shorter_than_the_ttl(scene: &Scene) {
 /// A hold at its maximum is no work for the keeper: holds beside it are renewed, and new ones are taken.
 pub async fn max_hold_costs_its_neighbours_nothing(scene: &Scene) {
     let client = scene.client().await;
-    let neighbour = client.mutex("neighbour").unwrap().ttl(Duration::from_secs(2)).unwrap().lock().await.unwrap();
+    let neighbour = client.mutex("neighbour").unwrap().ttl(Duration::from_secs(6)).unwrap().lock().await.unwrap();
     let capped =
         client.mutex("x").unwrap().ttl(Duration::from_secs(3)).unwrap().max_hold(Duration::from_millis(2_500)).unwrap();
     let capped = capped.lock().await.unwrap();
     in_time("the hold ends", capped.lost()).await;
-    neighbour.check().expect("it was renewed all the while");
+    let until = neighbour.valid_until();
+    eventually("it is renewed", || neighbour.valid_until() > until).await;
     in_time("others are taken", client.mutex("y").unwrap().lock()).await.unwrap().release().await.unwrap();
     neighbour.release().await.unwrap();
 }

@@ -6,19 +6,19 @@ use std::time::Duration;
 use tenure_core::{Instant, Kind};
 
 use super::LONG;
-use crate::history::{History, expect_sound};
+use crate::history::History;
 use crate::taker::{Order, Reply, Wanted};
 use crate::{Scene, Shape, in_time};
 
 /// The ttl of holders that are going to be killed.
-const TTL: Duration = Duration::from_secs(2);
+const TTL: Duration = Duration::from_secs(6);
 
 /// F7, P7: after SIGKILL of the holder the next one gets in, with a higher token, at the latest when the ttl is over.
 pub async fn a_killed_holder_is_replaced(scene: &Scene) {
     let client = scene.client().await;
     let mut taker = scene.taker().await;
     let (token, _) = taker.lock(1, &Wanted::new("x", Shape::Mutex).ttl(TTL)).await;
-    let mutex = client.mutex("x").unwrap();
+    let mutex = client.mutex("x").unwrap().keep(false); // so it is let in for all of its ttl, however slow the machine is
     assert!(mutex.try_lock().await.unwrap().is_none());
     let waiting = tokio::spawn(async move { mutex.lock().await });
     scene.line_is(&client, "x", 1).await;
@@ -36,7 +36,8 @@ pub async fn a_killed_waiter_is_skipped(scene: &Scene) {
     let held = mutex.lock().await.unwrap();
     let mut taker = scene.taker().await;
     taker.tell(Order::Begin(1, Wanted::new("x", Shape::Mutex))).await;
-    scene.line_is(&client, "x", 1).await;
+    scene.line_is_settled(&client, "x", 1).await;
+    let mutex = mutex.keep(false); // so it is let in for all of its ttl, however slow the machine is
     let waiting = tokio::spawn(async move { mutex.lock().await });
     scene.line_is(&client, "x", 2).await;
     taker.kill();
@@ -54,11 +55,17 @@ pub async fn ten_of_fifty_waiters_are_killed(scene: &Scene) {
     let held = client.fair_mutex("x").unwrap().ttl(LONG).unwrap().lock().await.unwrap();
     let mut takers = scene.takers(10).await;
     let mut line = 0;
-    for taker in &mut takers {
+    for (number, taker) in takers.iter_mut().enumerate() {
+        let is_killed = number < 2;
         for slot in 0..5 {
-            taker.tell(Order::Begin(slot, Wanted::new("x", Shape::FairMutex))).await;
+            // Who lives is let in for all of its ttl, however slow the machine is; who is going to be killed is not.
+            let wanted = Wanted { keep: is_killed, ..Wanted::new("x", Shape::FairMutex) };
+            taker.tell(Order::Begin(slot, wanted)).await;
             line += 1;
             scene.line_is(&client, "x", line).await;
+        }
+        if is_killed {
+            scene.line_is_settled(&client, "x", line).await;
         }
     }
     takers.drain(..2).for_each(|mut taker| taker.kill());
@@ -85,7 +92,8 @@ pub async fn a_stopped_holder_is_lost_and_fenced(scene: &Scene) {
     let (token, _) = taker.lock(1, &Wanted::new("x", Shape::Mutex).ttl(Duration::from_secs(1))).await;
     assert_eq!(taker.tell(Order::Write(1, file.path())).await, Reply::Accepted);
     taker.stop();
-    let held = in_time("the waiter is let in", client.mutex("x").unwrap().lock()).await.unwrap();
+    let mutex = client.mutex("x").unwrap().keep(false); // so it is let in for all of its ttl, however slow the machine is
+    let held = in_time("the waiter is let in", mutex.lock()).await.unwrap();
     assert!(held.token().get() > token);
     assert!(crate::fenced::FencedFile::at(file.path()).write(held.token().get()).unwrap());
     // The order is in its pipe before it runs again: there is no moment at which it could believe otherwise.
@@ -106,7 +114,9 @@ pub async fn many_count_in_a_file(scene: &Scene) {
     std::fs::write(file.path(), "0").unwrap();
     let mut takers = scene.takers(PROCESSES).await;
     for taker in &mut takers {
-        taker.send(Order::Count(Wanted::new("x", Shape::Mutex), file.path(), ROUNDS));
+        // Nobody renews it, so whoever waited has it for the whole ttl too: nothing else protects the file.
+        let wanted = Wanted { keep: false, ..Wanted::new("x", Shape::Mutex) };
+        taker.send(Order::Count(wanted, file.path(), ROUNDS));
     }
     for taker in &mut takers {
         assert_eq!(taker.reply().await, Reply::Done);
@@ -127,7 +137,7 @@ pub async fn a_stress_is_sound(scene: &Scene) {
         for taker in &mut takers {
             assert_eq!(taker.reply().await, Reply::Done);
         }
-        expect_sound(&History::read(files.iter().map(Scratch::path)).unwrap());
+        scene.expect_sound(History::read(files.iter().map(Scratch::path)).unwrap());
         scene.is_free(&client, "x").await; // the next kind must not meet this one
     }
 }
@@ -159,7 +169,8 @@ pub async fn an_exit_without_release_costs_no_more_than_the_ttl(scene: &Scene) {
     taker.lock(1, &Wanted::new("x", Shape::Mutex).ttl(TTL)).await;
     let left = Instant::now();
     taker.send(Order::Exit);
-    in_time("the lock is free", client.mutex("x").unwrap().lock()).await.unwrap().release().await.unwrap();
+    let mutex = client.mutex("x").unwrap().keep(false); // so it is let in for all of its ttl, however slow the machine is
+    in_time("the lock is free", mutex.lock()).await.unwrap().release().await.unwrap();
     // A renewal may have been sent just before; beyond that only the machine's own slowness counts.
     assert!(Instant::now().since(left) < TTL * 2 + Duration::from_secs(5));
     scene.leaves_nothing_in_the_end([client]).await;

@@ -198,6 +198,28 @@ pub async fn two_readers_cannot_both_upgrade(scene: &Scene) {
     assert!(a.try_upgrade().await.unwrap(), "the other has gone");
 }
 
+/// Whoever waited before an upgrade stays out, also when the writer behind which it stood gives up. A store may say no while
+/// somebody waits, and then it gets in.
+pub async fn an_upgrade_keeps_those_out_who_waited(scene: &Scene) {
+    let (one, other) = scene.two_clients().await;
+    let mut held = make(&one).read().await.unwrap();
+    let (writer, reader) = (make(&other), make(&other));
+    let writing = tokio::spawn(async move { writer.write().await });
+    scene.line_is(&one, "x", 1).await;
+    let reading = tokio::spawn(async move { reader.read().await });
+    scene.line_is(&one, "x", 2).await;
+    let upgraded = held.try_upgrade().await.unwrap();
+    writing.abort();
+    scene.line_is(&one, "x", usize::from(upgraded)).await;
+    let token = held.token();
+    if upgraded {
+        tokio::time::sleep(Duration::from_millis(200)).await; // too short, and what should fail may pass; never the reverse
+        assert!(!reading.is_finished(), "the writer is inside");
+        held.release().await.unwrap();
+    }
+    assert!(in_time("the reader is let in", reading).await.unwrap().unwrap().token() > token);
+}
+
 /// Down and up and down again is one hold.
 pub async fn up_and_down_again(scene: &Scene) {
     let client = scene.client().await;
@@ -242,8 +264,8 @@ pub async fn a_conversion_gives_no_more_time_than_the_store_does(scene: &Scene) 
     let (client, faults) = scene.faulty_client().await;
     let other = scene.client().await;
     faults.fail_renewals(true);
-    let mut held = make(&client).ttl(Duration::from_secs(3)).unwrap().write().await.unwrap();
-    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    let mut held = make(&client).ttl(Duration::from_secs(5)).unwrap().write().await.unwrap();
+    tokio::time::sleep(Duration::from_secs(1)).await; // by so much it would be too long
     held.downgrade().await.unwrap();
     let writer = in_time("the writer is let in", make(&other).write()).await.unwrap();
     assert!(held.valid_until() < tenure_core::Instant::now(), "the writer is in, and the reader may still trust its hold");

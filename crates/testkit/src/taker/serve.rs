@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use tenure_core::backend::BoxFuture;
-use tenure_core::{Backend, Client, Instant, Result};
+use tenure_core::{Backend, Client, ErrorKind, Instant, Result};
 use tokio::task::JoinHandle;
 
 use super::{MARK, Order, Reply, Slot, TAKER, Wanted};
@@ -81,7 +81,8 @@ impl Serving {
             },
             Order::Release(slot) => match self.held.remove(&slot).expect("held").release().await {
                 Ok(()) => Reply::Done,
-                Err(_) => Reply::Lost,
+                Err(error) if error.kind() == ErrorKind::Lost => Reply::Lost,
+                Err(error) => return Err(error),
             },
             Order::Write(slot, file) => {
                 let token = self.held[&slot].token().get();

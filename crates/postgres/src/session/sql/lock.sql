@@ -49,12 +49,10 @@ BEGIN
 END $$;
 
 -- Waits in the server's line, for so many milliseconds or, with 0, for ever. The claim is shown before. Gives the token.
-CREATE OR REPLACE FUNCTION {session_wait}(
-  of_name text, of_kind integer, is_shared boolean, of_id bytea, milliseconds integer
-) RETURNS bigint LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION {session_wait}(of_name text, of_kind integer, is_shared boolean, milliseconds integer)
+RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
   key CONSTANT bigint := {lock_key}(of_name);
-  fresh bigint;
 BEGIN
   PERFORM set_config('lock_timeout', milliseconds::text, true);
   IF is_shared THEN
@@ -64,23 +62,23 @@ BEGIN
   END IF;
   PERFORM set_config('lock_timeout', '0', true);
   PERFORM pg_advisory_lock_shared({lock_space}(), {lock_mark}(key, of_kind));
-  fresh := nextval('{token}');
-  UPDATE {session} SET token = fresh, since = clock_timestamp() WHERE pid = pg_backend_pid() AND id = of_id;
-  RETURN fresh;
+  RETURN nextval('{token}');
 END $$;
 
--- Lets go of what this session certainly has.
+-- Lets go of what this session certainly has. Whoever is next is let in before this is over, and does not wait for the rest.
 CREATE OR REPLACE FUNCTION {session_unlock}(
   of_name text, of_kind integer, is_shared boolean, of_id bytea, is_shown boolean
 ) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
   key CONSTANT bigint := {lock_key}(of_name);
+  was_ours boolean;
 BEGIN
+  PERFORM pg_advisory_unlock_shared({lock_space}(), {lock_mark}(key, of_kind));
+  was_ours := CASE WHEN is_shared THEN pg_advisory_unlock_shared(key) ELSE pg_advisory_unlock(key) END;
   IF is_shown THEN
     DELETE FROM {session} WHERE pid = pg_backend_pid() AND id = of_id;
   END IF;
-  PERFORM pg_advisory_unlock_shared({lock_space}(), {lock_mark}(key, of_kind));
-  RETURN CASE WHEN is_shared THEN pg_advisory_unlock_shared(key) ELSE pg_advisory_unlock(key) END;
+  RETURN was_ours;
 END $$;
 
 -- Lets go of whatever this session has of a name. A lock may have been granted in the very moment in which its statement failed.

@@ -82,7 +82,7 @@ DECLARE
 BEGIN
   FOR told IN
     UPDATE {session} SET broken = true
-     WHERE name = of_name AND token IS NOT NULL AND (only_token IS NULL OR token = only_token)
+     WHERE name = of_name AND (only_token IS NULL OR token = only_token)
        AND pid IN (SELECT pid FROM {locks_of}({lock_key}(of_name)) WHERE granted)
     RETURNING client, pid
   LOOP

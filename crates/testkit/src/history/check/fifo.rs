@@ -2,12 +2,17 @@
 
 use std::collections::HashMap;
 
+use tenure_core::HANDOVER_TTL;
+
 use super::super::{Event, Hold, Kind, Op, Phase};
 use super::Broken;
 
 /// P5: if one ask was seen in the line before another was even begun, it is granted first, unless it was given up.
 ///
 /// Grants are compared by token, which the store drew in its own order; when a task came to run is the machine's doing.
+///
+/// Whoever was let in and does not come within [`HANDOVER_TTL`], or its ttl if that is shorter, is passed over, and stands at the end
+/// when it comes: GUARANTEES says so. That leaves a trace, and only where there is one it is no violation: nobody held for all that time.
 pub(super) fn in_order(events: &[&Event], holds: &[Hold], broken: &mut Broken<'_>) {
     let granted: HashMap<u64, &Hold> =
         holds.iter().filter(|hold| hold.kind == Kind::Fair).map(|hold| (hold.claim, hold)).collect();
@@ -23,12 +28,18 @@ pub(super) fn in_order(events: &[&Event], holds: &[Hold], broken: &mut Broken<'_
     let mut asked: Vec<&Hold> = granted.values().copied().collect();
     asked.sort_by_key(|hold| hold.invoked);
     let mut queued = queued.into_iter().peekable();
+    let idle = idle(holds);
+    let stands: HashMap<u64, u64> = events.iter().filter_map(|event| Some((event.claim?, event.stands?))).collect();
     let mut last: Option<(u64, &Hold)> = None; // of those in line before `hold` was asked for, the one granted last
     for hold in asked {
         while let Some(before) = queued.next_if(|(t, _)| *t < hold.invoked) {
             last = last.filter(|last| last.1.token >= before.1.token).or(Some(before));
         }
         if let Some((seen, before)) = last.filter(|(_, before)| before.token > hold.token) {
+            let stands = stands.get(&before.claim).copied().unwrap_or(nanos(HANDOVER_TTL));
+            if idle.iter().any(|(from, to)| seen < *to && *to <= hold.from && to - from >= stands) {
+                continue;
+            }
             let (ours, theirs) = (hold.token, before.token);
             let asked = hold.invoked;
             broken.because(format!("token {ours}, asked for at {asked}, came before {theirs}, in line since {seen}"));
@@ -36,20 +47,43 @@ pub(super) fn in_order(events: &[&Event], holds: &[Hold], broken: &mut Broken<'_
     }
 }
 
+/// When nobody held: from the end of one hold to the next that was learned of.
+fn idle(holds: &[Hold]) -> Vec<(u64, u64)> {
+    let mut held_until = None;
+    let mut idle = Vec::new();
+    for hold in holds {
+        if let Some(until) = held_until.filter(|until| *until < hold.from) {
+            idle.push((until, hold.from));
+        }
+        held_until = held_until.max(Some(hold.to));
+    }
+    idle
+}
+
+fn nanos(duration: std::time::Duration) -> u64 {
+    duration.as_nanos() as u64
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::sample::Sample;
     use super::*;
 
-    /// Claim 1 is asked for at 11 and seen in line at 12, claim 2 asked for at 14; the holder before them leaves at 20.
-    fn two_in_line(kind: Kind, seen: u64, tokens: [u64; 2]) -> Vec<&'static str> {
+    /// Claim 1 is asked for at 11 and seen in line at `seen`, claim 2 asked for at 14; the holder before them leaves at 20. Whoever
+    /// has token 6 is let in at `next`.
+    fn two_in_line(kind: Kind, seen: u64, tokens: [u64; 2], next: u64) -> Vec<&'static str> {
+        two_in_line_of_whom(kind, None, seen, tokens, next)
+    }
+
+    /// The same, where what claim 1 is granted stands for so long.
+    fn two_in_line_of_whom(kind: Kind, stands: Option<u64>, seen: u64, tokens: [u64; 2], next: u64) -> Vec<&'static str> {
         let sample = Sample::of(kind).hold(9, 5, 10, 20);
         let ask = |t, claim| sample.event(t, Op::Acquire, Phase::Invoke).claim(claim);
         let grant = |t, claim, token| sample.event(t, Op::Acquire, Phase::Ok).claim(claim).token(token).until(t + 3);
         let release = |t, claim| sample.event(t, Op::Release, Phase::Invoke).claim(claim);
-        let (first, second) = if tokens[0] < tokens[1] { (21, 31) } else { (31, 21) };
+        let (first, second) = if tokens[0] < tokens[1] { (next, next + 10) } else { (next + 10, next) };
         let events = [
-            ask(11, 1),
+            Event { stands, ..ask(11, 1) },
             sample.event(seen, Op::Queue, Phase::Ok).claim(1),
             ask(14, 2),
             grant(first, 1, tokens[0]),
@@ -62,17 +96,30 @@ mod tests {
 
     #[test]
     fn overtaking_is_found() {
-        assert!(two_in_line(Kind::Fair, 12, [6, 7]).is_empty());
-        assert_eq!(two_in_line(Kind::Fair, 12, [7, 6]), ["P5"]);
+        assert!(two_in_line(Kind::Fair, 12, [6, 7], 21).is_empty());
+        assert_eq!(two_in_line(Kind::Fair, 12, [7, 6], 21), ["P5"]);
+    }
+
+    #[test]
+    fn who_did_not_come_when_let_in_is_passed_over() {
+        let lapsed = 20 + nanos(HANDOVER_TTL);
+        assert!(two_in_line(Kind::Fair, 12, [7, 6], lapsed).is_empty());
+        assert_eq!(two_in_line(Kind::Fair, 12, [7, 6], lapsed - 1), ["P5"]);
+    }
+
+    #[test]
+    fn who_has_less_time_to_come_is_passed_over_sooner() {
+        assert!(two_in_line_of_whom(Kind::Fair, Some(100), 12, [7, 6], 120).is_empty());
+        assert_eq!(two_in_line_of_whom(Kind::Fair, Some(100), 12, [7, 6], 119), ["P5"]);
     }
 
     #[test]
     fn who_was_not_yet_in_line_was_not_overtaken() {
-        assert!(two_in_line(Kind::Fair, 15, [7, 6]).is_empty());
+        assert!(two_in_line(Kind::Fair, 15, [7, 6], 21).is_empty());
     }
 
     #[test]
     fn a_plain_mutex_promises_no_order() {
-        assert!(two_in_line(Kind::Mutex, 12, [7, 6]).is_empty());
+        assert!(two_in_line(Kind::Mutex, 12, [7, 6], 21).is_empty());
     }
 }

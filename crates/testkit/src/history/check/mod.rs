@@ -46,7 +46,7 @@ fn check_within(history: &History, loss_notice: Duration) -> Result<(), Vec<Viol
         let holds = history.holds(lock);
         let mut broken = Broken { property: "", lock, violations: &mut violations };
         broken.of("P1", |broken| exclusion::windows(&holds, broken));
-        broken.of("P2", |broken| tokens::rise(&holds, broken));
+        broken.of("P2", |broken| tokens::rise(&holds, history.readers_may_share, broken));
         broken.of("P3", |broken| fence::never_goes_back(&events, broken));
         broken.of("P5", |broken| fifo::in_order(&events, &holds, broken));
         broken.of("P9", |broken| exclusion::writers(&holds, broken));

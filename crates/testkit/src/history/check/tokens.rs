@@ -2,29 +2,35 @@
 
 use std::collections::HashMap;
 
-use super::super::Hold;
+use super::super::{Hold, Mode};
 use super::{Broken, is_exclusive};
 
 /// P2: no two grants of a name have the same token; whoever asked after another's grant was known has a higher one; and
-/// exclusive holds come in the order of their tokens. Entries of one owner into one hold share theirs.
-pub(super) fn rise(holds: &[Hold], broken: &mut Broken<'_>) {
-    unique(holds, broken);
+/// exclusive holds come in the order of their tokens. Entries of one owner into one hold share theirs. Whoever learned of its hold when
+/// that was over already never held it, and may come at any time.
+///
+/// Where it is said that `readers_may_share`, those who enter at the same time may have the same one; not whoever asks when another's
+/// is known.
+pub(super) fn rise(holds: &[Hold], readers_may_share: bool, broken: &mut Broken<'_>) {
+    unique(holds, readers_may_share, broken);
     after_the_known(holds, broken);
     in_order(holds, broken);
 }
 
-/// Every token with what it was given to, conversions included.
-fn tokens(hold: &Hold) -> impl Iterator<Item = u64> + '_ {
+/// Every token with the mode that it was given for, conversions included.
+fn tokens(hold: &Hold) -> impl Iterator<Item = (u64, Mode)> + '_ {
     let mut last = None;
-    hold.segments.iter().map(|segment| segment.token).filter(move |token| last.replace(*token) != Some(*token))
+    let given = hold.segments.iter().filter(move |segment| last.replace(segment.token) != Some(segment.token));
+    given.map(|segment| (segment.token, segment.mode))
 }
 
-fn unique(holds: &[Hold], broken: &mut Broken<'_>) {
-    let mut seen: HashMap<u64, &Hold> = HashMap::new();
+fn unique(holds: &[Hold], readers_may_share: bool, broken: &mut Broken<'_>) {
+    let mut seen: HashMap<u64, (&Hold, Mode)> = HashMap::new();
     for hold in holds {
-        for token in tokens(hold) {
-            if let Some(other) = seen.insert(token, hold)
+        for (token, mode) in tokens(hold) {
+            if let Some((other, theirs)) = seen.insert(token, (hold, mode))
                 && !same_owner(hold, other)
+                && !(readers_may_share && (mode, theirs) == (Mode::Shared, Mode::Shared))
             {
                 broken.because(format!("token {token} was given twice, at {} and {}", other.from, hold.from));
             }
@@ -52,7 +58,7 @@ fn after_the_known(holds: &[Hold], broken: &mut Broken<'_>) {
 }
 
 fn in_order(holds: &[Hold], broken: &mut Broken<'_>) {
-    let exclusive: Vec<&Hold> = holds.iter().filter(|hold| is_exclusive(hold.kind)).collect();
+    let exclusive: Vec<&Hold> = holds.iter().filter(|hold| is_exclusive(hold.kind) && hold.from < hold.to).collect();
     for pair in exclusive.windows(2) {
         let (first, second) = (pair[0], pair[1]);
         if first.token >= second.token && !same_owner(first, second) {
@@ -68,7 +74,7 @@ fn same_owner(a: &Hold, b: &Hold) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::{Kind, Mode};
+    use super::super::super::{Event, History, Kind, Mode, Op, Phase, check};
     use super::super::sample::Sample;
 
     #[test]
@@ -91,5 +97,22 @@ mod tests {
         assert!(shared(7, 8).is_empty());
         assert_eq!(shared(7, 7), ["P2"]);
         assert_eq!(shared(8, 7), ["P2"]);
+    }
+
+    #[test]
+    fn readers_that_enter_together_may_share_one_where_that_is_said() {
+        let together = |may_share, theirs| {
+            let sample = Sample::of(Kind::Rw);
+            let ask = |t, claim, mode| sample.event(t, Op::Acquire, Phase::Invoke).claim(claim).mode(mode);
+            let granted = |t, claim, mode| Event { phase: Phase::Ok, ..ask(t, claim, mode) }.token(7).until(30);
+            let asks = [ask(5, 1, Mode::Shared), ask(6, 2, theirs)];
+            let events = asks.into_iter().chain([granted(10, 1, Mode::Shared), granted(11, 2, theirs)]);
+            let history = History::new(events.collect());
+            let history = if may_share { history.where_readers_may_share() } else { history };
+            check(&history).err().unwrap_or_default().iter().any(|violation| violation.property == "P2")
+        };
+        assert!(!together(true, Mode::Shared));
+        assert!(together(false, Mode::Shared));
+        assert!(together(true, Mode::Exclusive));
     }
 }

@@ -21,6 +21,7 @@ pub(super) fn command(options: &EtcdOptions, pem: Option<&Certificates>, members
     demand("etcdctl", "etcd-client");
     let mut command = Command::new("etcdctl");
     command.env("ETCDCTL_API", "3").arg(format!("--endpoints={}", hosts_of(members)));
+    command.arg("--command-timeout=60s"); // a busy machine may need more than its five
     if let Some(pem) = pem {
         command.arg("--cacert").arg(&pem.ca).arg("--cert").arg(&pem.client).arg("--key").arg(&pem.client_key);
     }

@@ -1,6 +1,7 @@
 //! A Redis Cluster whose nodes can be killed and whose slots can be moved, step by step.
 
 use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 use super::{Redis, RedisOptions};
 use crate::servers::wait_until;
@@ -12,6 +13,8 @@ pub struct RedisCluster {
 
 /// How many slots there are.
 const SLOTS: usize = 16_384;
+/// After how long a replica has given up to take over that has not done it: then it may be told again.
+const GIVEN_UP: Duration = Duration::from_secs(6);
 
 impl RedisCluster {
     /// Starts so many masters, each with so many replicas, and waits until every node says that all is well. The
@@ -120,21 +123,33 @@ impl RedisCluster {
         let master = self.node_of(slot);
         let port = self.nodes[master].port().to_string();
         let follows = |node: &&Redis| node.is_alive() && node.info("replication").get("master_port") == Some(&port);
-        self.nodes.iter().find(follows).expect("it has a replica").command(&["CLUSTER", "FAILOVER"]);
-        (master, self.successor(slot, master))
+        let mut again = Instant::now();
+        let asking = || {
+            if Instant::now() < again {
+                return;
+            }
+            // Nobody follows it any more if a replica has taken over by itself, as on a machine that stood still.
+            if let Some(replica) = self.nodes.iter().find(follows) {
+                let _ = replica.try_command(&["CLUSTER", "FAILOVER"]);
+            }
+            again = Instant::now() + GIVEN_UP;
+        };
+        (master, self.successor(slot, master, asking))
     }
 
     /// Kills the master of a slot and waits until a replica has taken its place; returns the numbers of both.
     pub fn kill_master(&self, slot: u16) -> (usize, usize) {
         let master = self.node_of(slot);
         self.nodes[master].kill();
-        (master, self.successor(slot, master))
+        (master, self.successor(slot, master, || {}))
     }
 
-    /// Waits until all who live agree that another than this serves a slot, and serve all slots again.
-    fn successor(&self, slot: u16, before: usize) -> usize {
+    /// Waits until all who live agree that another than this serves a slot, and serve all slots again; looks again and again, and
+    /// does this before.
+    fn successor(&self, slot: u16, before: usize, mut meanwhile: impl FnMut()) -> usize {
         let mut successor = None;
         wait_until(|| {
+            meanwhile();
             let serves = |node: &Redis| node.command(&["CLUSTER", "INFO"]).text().contains("cluster_state:ok");
             successor = self.agreed_on(slot).filter(|node| *node != before && self.alive().all(serves));
             successor.is_some()

@@ -40,7 +40,7 @@ impl Ensemble {
     /// One on 127.0.0.1 for the whole test binary. Nobody may kill, pause or fill it.
     pub fn shared() -> &'static Self {
         static SHARED: OnceLock<Ensemble> = OnceLock::new();
-        SHARED.get_or_init(|| Ensemble::start_with(ZooKeeperOptions::new().loopback()))
+        SHARED.get_or_init(|| Ensemble::start_with(ZooKeeperOptions::new().loopback().calm()))
     }
 
     /// `zk://` and all members.

@@ -21,7 +21,7 @@ use std::sync::OnceLock;
 use tempfile::TempDir;
 
 use super::Certificates;
-use super::probe::ask;
+use super::probe::{ask, is_open};
 use super::process::{Program, Server};
 use super::site::{Spot, tempdir_in_memory};
 
@@ -150,14 +150,23 @@ impl ZooKeeper {
     /// What it answers to one of its four-letter words: `dump`, `wchs`, `cons`, `stat` …; panics if it does not answer.
     #[track_caller]
     pub fn four_letters(&self, word: &str) -> String {
-        ask(self.address(), word.as_bytes())
-            .unwrap_or_else(|| panic!("{} does not answer to {word}:\n{}", self.address(), self.log()))
+        let mut answer = None;
+        super::wait_until(|| {
+            answer = ask(self.address(), word.as_bytes()); // a busy machine may need more than one try
+            answer.is_some()
+        });
+        answer.unwrap_or_else(|| panic!("{} does not answer to {word}:\n{}", self.address(), self.log()))
     }
 
     /// All that it counts: `zookeeper.mntr()["zk_packets_received"]`; panics if it does not answer.
     #[track_caller]
     pub fn mntr(&self) -> BTreeMap<String, String> {
-        let fields = self.four_letters("mntr");
+        let mut fields = None;
+        super::wait_until(|| {
+            fields = ask(self.address(), b"mntr").filter(|fields| fields.contains("zk_")); // a busy machine may need more than one try
+            fields.is_some()
+        });
+        let fields = fields.unwrap_or_else(|| panic!("{} does not say how it is:\n{}", self.address(), self.log()));
         fields.lines().filter_map(|line| line.split_once('\t')).map(|(key, value)| (key.into(), value.into())).collect()
     }
 
@@ -178,7 +187,9 @@ impl ZooKeeper {
         let package = "openjdk-17-jre-headless";
         let program = Program { wrapper, name: "java", package, args, env: vec![], dir };
         let address = spot.for_clients(CLIENTS);
-        let server = Server::start(program, move |_| mode_at(address).is_some())?;
+        // One that is alone answers on its first port before it has opened its second.
+        let tls = options.tls.map(|_| spot.for_clients(TLS));
+        let server = Server::start(program, move |_| mode_at(address).is_some() && tls.is_none_or(is_open))?;
         Ok(ZooKeeper { server, spot, certificates })
     }
 }

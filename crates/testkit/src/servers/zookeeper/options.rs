@@ -56,6 +56,11 @@ impl ZooKeeperOptions {
         ZooKeeperOptions { tick, ..self }
     }
 
+    /// An ensemble that nobody hurts: a machine that stands still for a second costs no election.
+    pub fn calm(self) -> Self {
+        self.arg("syncLimit", "100")
+    }
+
     /// With a password for `super`, who may do everything (scheme `digest`).
     pub fn superuser(self, password: &str) -> Self {
         ZooKeeperOptions { superuser: Some(password.to_owned()), ..self }
