@@ -16,7 +16,7 @@ use crate::error::{Failure, Next};
 use crate::inner::Inner;
 use crate::leases::{OnLease, seconds, waiting_seconds};
 use crate::line::{Front, Seen, first_read, first_seen, reads, seen};
-use crate::link::Answer;
+use crate::link::{Answer, Link};
 use crate::proto::*;
 use crate::schema::{Place, shown};
 use crate::table::{Entry, Stage};
@@ -46,7 +46,8 @@ impl Inner {
         let deadline = wait.deadline(Instant::now());
         {
             let mut table = self.table();
-            table.claims.entry(claim.id).or_insert_with(|| Entry::new(claim)).ending = false;
+            let entry = table.claims.entry(claim.id).or_insert_with(|| Entry::new(claim));
+            (entry.ending, entry.given_up) = (false, None);
         }
         loop {
             let asked = match wait {
@@ -56,12 +57,7 @@ impl Inner {
             let front = match asked {
                 Asked::Granted(grant) => return Ok(Some(grant)),
                 Asked::Busy => {
-                    let doubtful = self.table().claims.get(&claim.id).is_some_and(Entry::is_doubtful);
-                    if doubtful {
-                        self.end(claim, std::time::Duration::ZERO).await?; // another copy of the ask may still arrive
-                    } else {
-                        self.forget(claim.id);
-                    }
+                    self.end(claim, std::time::Duration::ZERO).await?; // another copy of the ask may still arrive
                     return Ok(None);
                 }
                 Asked::Queued(front) => front,
@@ -224,25 +220,41 @@ impl Inner {
     }
 
     pub(crate) async fn txn(&self, doing: &str, txn: TxnRequest) -> std::result::Result<Answer<TxnResponse>, Failure> {
-        self.asks
-            .call(doing, |wire| {
-                let txn = txn.clone();
-                async move { wire.txn(txn).await }
-            })
-            .await
+        self.txn_over(&self.asks, doing, txn).await
+    }
+
+    /// The same, on another way.
+    pub(crate) async fn txn_over(
+        &self,
+        link: &Link,
+        doing: &str,
+        txn: TxnRequest,
+    ) -> std::result::Result<Answer<TxnResponse>, Failure> {
+        link.call(doing, |wire| {
+            let txn = txn.clone();
+            async move { wire.txn(txn).await }
+        })
+        .await
     }
 
     /// Why a transaction put nothing: `Some(true)`, the claim is there from before; `None`, something else is under its key, of an
-    /// earlier claim or on an earlier lease, and must be taken out; `Some(false)`, there is no room.
+    /// earlier claim or on an earlier lease, and must be taken out; `Some(false)`, there is no room, or none under that key.
     fn refused(&self, claim: &Claim, key: &[u8], on: &OnLease, reads: &[RangeResponse]) -> Result<Option<bool>> {
         let [own, ended, others, ..] = reads else { return Err(unsettled(claim)) };
         if let Some(kv) = own.kvs.first().filter(|kv| kv.key == key) {
-            let is_mine = self.schema.layout == Layout::Concurrency || Value::decode(&kv.value).id == shown(claim.id);
+            let value = Value::decode(&kv.value);
+            if value.closing {
+                // Broken, or let go before its minimum hold was over: it stays, and the claim waits for it like everybody else.
+                self.ear.gone_here(key, None);
+                self.table().move_over(claim.id);
+                return Ok(Some(false));
+            }
+            let is_mine = self.schema.layout == Layout::Concurrency || value.id == shown(claim.id);
             // It may stand on the short lease of those who wait: it keeps its place.
             let on = if kv.lease == on.lease().id { Some(on.clone()) } else { self.leases.by_id(kv.lease, Instant::now()) };
             let Some(on) = on.filter(|_| is_mine) else { return Ok(None) };
             if let Some(entry) = self.table().claims.get_mut(&claim.id) {
-                (entry.revision, entry.on) = (kv.create_revision, Some(on));
+                (entry.revision, entry.written, entry.on) = (kv.create_revision, kv.mod_revision, Some(on));
             }
             return Ok(Some(true));
         }
@@ -282,7 +294,10 @@ impl Inner {
         let (looked, revision) = self.look(claim, place).await?;
         match looked {
             Seen::Enter => match self.let_in(claim, revision).await {
-                Some(Waited::Granted(grant)) => Ok(Asked::Granted(grant)),
+                Some(Waited::Granted(grant)) => {
+                    self.tell_next(claim);
+                    Ok(Asked::Granted(grant))
+                }
                 _ => Err(unsettled(claim)),
             },
             Seen::Behind(front) => Ok(Asked::Queued(front)),
@@ -312,13 +327,13 @@ impl Inner {
         seconds: u64,
         write: bool,
     ) -> std::result::Result<(Seen, i64), Failure> {
-        let (key, revision, on) = {
+        let (key, revision, written, on) = {
             let table = self.table();
             let Some(entry) = table.claims.get(&claim.id) else { return Ok((Seen::Gone, 0)) };
-            (entry.key.clone(), entry.revision, entry.on.clone())
+            (entry.key.clone(), entry.revision, entry.written, entry.on.clone())
         };
         let moves = self.schema.layout == Layout::Tenure && on.is_none_or(|on| on.lease().seconds != seconds);
-        let to = if moves { Some(self.lease_of(seconds, claim.handover_ttl).await?.0) } else { None };
+        let to = if moves { Some(self.lasting_lease(seconds, claim.handover_ttl, &self.asks).await?) } else { None };
         let mut success = Vec::new();
         match &to {
             Some(to) if write => success.push(put(&key, Value::of(claim).encode(), to.lease().id)),
@@ -326,8 +341,13 @@ impl Inner {
             None if write => success.push(rewrite(&key, Value::of(claim).encode())),
             None => {}
         }
+        let mut compare = vec![created_at(&key, revision)];
+        let writes = !success.is_empty();
+        if writes {
+            compare.push(unchanged(&key, written)); // arriving late, it would take a hold back to the lease of those who wait
+        }
         success.extend(reads(place, claim.kind, claim.mode, revision).into_iter().map(read));
-        let txn = TxnRequest { compare: vec![created_at(&key, revision)], success, failure: Vec::new() };
+        let txn = TxnRequest { compare, success, failure: Vec::new() };
         let answer = match self.txn("looking at the line", txn).await {
             Ok(answer) => answer.value,
             Err(failure) if failure.next == Next::NoLease => {
@@ -339,7 +359,10 @@ impl Inner {
             Err(failure) => return Err(failure),
         };
         if !answer.succeeded {
-            return Ok((Seen::Gone, 0));
+            return Ok((Seen::Gone, 0)); // or it was written by a look without an answer: the next ask finds it
+        }
+        if writes && let Some(entry) = self.table().claims.get_mut(&claim.id) {
+            entry.written = answer.revision();
         }
         if let Some(to) = to {
             let keep_by = to.lease().base() + claim.handover_ttl / 3;
@@ -357,6 +380,7 @@ impl Inner {
         let mut table = self.table();
         let Some(entry) = table.claims.get_mut(&claim.id) else { return };
         (entry.revision, entry.stage) = (revision, Stage::Waiting);
+        entry.written = entry.written.max(revision);
         let key = entry.key.clone();
         let keep_by = entry.on.as_ref().map(|on| on.lease().base() + entry.trusted() / 3);
         drop(table);
@@ -434,3 +458,6 @@ pub(crate) fn matters(claim: &Claim, front: &Front, told: &Told) -> bool {
         Told::Refused(_) => false,
     }
 }
+
+#[cfg(test)]
+mod tests;

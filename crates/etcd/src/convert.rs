@@ -5,8 +5,9 @@
 //! revision of that is its new token.
 //!
 //! Who can interleave: it is a look and then a transaction that does nothing unless what was seen still stands. Whoever may
-//! have come in between did so by writing a key (compared over the whole line), or by the end of a writer that kept readers out (that
-//! writer is compared too). A copy that arrives late finds another revision, and does nothing.
+//! have come in between did so by writing a key, which is compared over the whole line. Readers who wait already look only at the
+//! writers before them, and would not see the new key when those are gone: while one waits, nobody becomes the writer. A copy that
+//! arrives late finds another revision, and does nothing.
 
 use std::sync::Arc;
 
@@ -35,7 +36,7 @@ impl Inner {
     /// # Cancel safety
     /// Dropped, it may have been done or not: whoever asks again learns which.
     pub(crate) async fn convert(self: &Arc<Self>, claim: &Claim, to: Mode, known: Token) -> Result<Option<Grant>> {
-        self.move_back(claim).await?;
+        self.move_back(claim, &self.asks).await?;
         let Some(on) = self.table().claims.get(&claim.id).and_then(|entry| entry.on.clone()) else { return Ok(None) };
         for _ in 0..16 {
             if Instant::now() > on.lease().base() + claim.ttl / 6 && !self.keep_alive(on.lease(), &self.asks).await? {
@@ -103,6 +104,7 @@ fn plan(schema: &Schema, claim: &Claim, line: &[Ticket], mine: usize, to: Mode, 
         return Plan::No;
     }
     let alone = line.iter().filter(|ticket| ticket.holds).count() == 1;
+    let readers_wait = line.iter().any(|ticket| !ticket.holds && ticket.mode == Mode::Shared);
     let is_of_this_hold = token == known;
     let unchanged_place = unchanged(&ticket.kv.key, ticket.kv.mod_revision);
     let beside = schema.beside(claim, &ticket.kv.key);
@@ -118,18 +120,19 @@ fn plan(schema: &Schema, claim: &Claim, line: &[Ticket], mine: usize, to: Mode, 
             }
             Plan::Do(TxnRequest { compare, success, failure: Vec::new() }, Some(token), Mode::Shared)
         }
-        (Mode::Exclusive | Mode::Shared, Mode::Exclusive) if is_of_this_hold && alone => {
+        (Mode::Exclusive | Mode::Shared, Mode::Exclusive) if is_of_this_hold && alone && !readers_wait => {
             let place = schema.place(&claim.name, claim.kind, claim.mode);
-            let mut compare = vec![unchanged_place, nothing_since(&place.kind, revision)];
-            // Whoever waits behind the first writer that waits is kept out by it: it must still be there.
-            if let Some(writer) = line.get(mine + 1) {
-                compare.push(created_at(&writer.kv.key, writer.kv.create_revision));
-            }
+            let compare = vec![unchanged_place, nothing_since(&place.kind, revision)];
             let value = Value { shared: false, token: None, ..ticket.value.clone() };
             let success = vec![put(&beside, value.encode(), ticket.kv.lease)];
             Plan::Do(TxnRequest { compare, success, failure: Vec::new() }, None, Mode::Exclusive)
         }
-        (had, to) if had == to => Plan::Done(token), // the answer to the first time was lost
+        // The answer to the first time was lost; an upgrade that was done has another token, and without one a late downgrade could
+        // still undo what is said here.
+        (had, to) if had == to && (to == Mode::Shared || !is_of_this_hold) => Plan::Done(token),
         _ => Plan::No,
     }
 }
+
+#[cfg(test)]
+mod tests;

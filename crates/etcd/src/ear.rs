@@ -12,6 +12,9 @@
 //! Who can interleave: callers subscribe and leave at any time, under the mutex; one task owns the stream, and makes another on
 //! another member when it ends, is silent, or belongs to a member that lost the others. Then every watch is made anew and is
 //! `Live` again, so whoever waits looks again: nothing that happened in between is missed.
+//!
+//! A stream has the login that it was opened with, and a login ends: then what is watched goes on, and whatever is new is refused.
+//! So the first refusal ends the stream, and only what is refused with a new login too is [`Refused`](Told::Refused).
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -54,6 +57,8 @@ struct State {
     watched: HashMap<Vec<u8>, Watched>,
     /// The watches on the stream that there is.
     ids: HashMap<i64, Vec<u8>>,
+    /// Those that were asked for and not answered yet, in order, which is that of the answers: a refusal may not say whose it is.
+    unanswered: VecDeque<i64>,
     last_id: i64,
     last_subscriber: u64,
     /// Keys that are to be watched then, if anybody still wants it.
@@ -67,6 +72,8 @@ struct Watched {
     /// Its number on the stream; 0 while it has none.
     id: i64,
     live: bool,
+    /// It was refused on the stream before this one, whose login may have been over.
+    refused: bool,
     /// Not before its time has come.
     wanted: bool,
     /// The revision to begin at; 0 is now.
@@ -125,6 +132,7 @@ impl State {
         self.last_id += 1;
         watched.id = self.last_id;
         self.ids.insert(watched.id, key.to_vec());
+        self.unanswered.push_back(watched.id);
         let create = WatchCreateRequest {
             key: key.to_vec(),
             range_end: watched.to.clone(),
@@ -132,6 +140,13 @@ impl State {
             watch_id: watched.id,
         };
         let _ = out.send(WatchRequest { watching: Some(Watching::Create(create)) });
+    }
+
+    /// Which watch an answer is for: a server may say -1 for one that it refuses.
+    fn answered(&mut self, id: i64) -> i64 {
+        let id = if id < 0 { self.unanswered.front().copied().unwrap_or(id) } else { id };
+        self.unanswered.retain(|unanswered| *unanswered != id);
+        id
     }
 
     fn forget_unwanted(&mut self, key: &[u8]) {
@@ -166,7 +181,7 @@ impl Ear {
             is_new = true;
             let from = ours.map_or(0, |revision| revision + 1);
             let (to, subscribers) = (to.to_vec(), Vec::new());
-            Watched { to, id: 0, live: false, wanted: false, from, own: None, gap: false, subscribers }
+            Watched { to, id: 0, live: false, refused: false, wanted: false, from, own: None, gap: false, subscribers }
         });
         if watched.live {
             let _ = sender.send(Told::Live);
@@ -194,6 +209,7 @@ impl Ear {
             to: Vec::new(),
             id: 0,
             live: false,
+            refused: false,
             wanted: false,
             from,
             own: None,
@@ -263,6 +279,7 @@ impl Ear {
         let mut state = self.state();
         state.out = Some(out);
         state.ids.clear();
+        state.unanswered.clear();
         let keys: Vec<_> = state.watched.keys().cloned().collect();
         for key in keys {
             if let Some(watched) = state.watched.get_mut(&key) {
@@ -281,16 +298,26 @@ impl Ear {
         let mut state = self.state();
         state.out = None;
         state.ids.clear();
+        state.unanswered.clear();
         for watched in state.watched.values_mut() {
             (watched.id, watched.live) = (0, false);
         }
     }
 
-    /// Hands on what the server said. What it said about claims' own keys is for the caller.
-    pub(crate) fn hear(&self, response: WatchResponse) -> Vec<Own> {
+    /// Hands on what the server said, on a stream whose login is that of now or not. What it said about claims' own keys is for
+    /// the caller; `None` if it refused a watch for what may be the login's sake: then the stream must end.
+    pub(crate) fn hear(&self, response: WatchResponse, logged_in: bool) -> Option<Vec<Own>> {
         let mut state = self.state();
-        let Some(key) = state.ids.get(&response.watch_id).cloned() else { return Vec::new() };
-        let Some(watched) = state.watched.get_mut(&key) else { return Vec::new() };
+        let id = if response.created { state.answered(response.watch_id) } else { response.watch_id };
+        let is_refused = response.created && response.canceled && response.compact_revision == 0;
+        let key = state.ids.get(&id).cloned();
+        let Some((key, watched)) = key.and_then(|key| state.watched.get_mut(&key).map(|watched| (key, watched))) else {
+            return (!is_refused).then(Vec::new);
+        };
+        if is_refused && !(watched.refused && logged_in) {
+            watched.refused = logged_in; // what an old login was refused says nothing
+            return None;
+        }
         let mut own = Vec::new();
         let mut tell = |watched: &Watched, told: &Told| {
             for (_, subscriber) in &watched.subscribers {
@@ -301,12 +328,12 @@ impl Ear {
             }
         };
         if response.created && !response.canceled {
-            watched.live = true;
+            (watched.live, watched.refused) = (true, false);
             for (_, subscriber) in &watched.subscribers {
                 let _ = subscriber.send(Told::Live);
             }
             let look = std::mem::take(&mut watched.gap).then_some(watched.own).flatten();
-            return look.map(Own::Look).into_iter().collect();
+            return Some(look.map(Own::Look).into_iter().collect());
         }
         for event in response.events {
             let Some(kv) = event.kv else { continue };
@@ -315,17 +342,17 @@ impl Ear {
             tell(watched, &told);
         }
         if response.canceled {
-            (watched.id, watched.live) = (0, false);
+            (watched.id, watched.live, watched.refused) = (0, false, false);
             if response.compact_revision > 0 {
                 (watched.from, watched.gap) = (0, true); // what happened meanwhile is forgotten: from now on, and look
-                state.ids.remove(&response.watch_id);
+                state.ids.remove(&id);
                 state.create(&key);
             } else {
                 tell(watched, &Told::Refused(response.cancel_reason));
-                state.ids.remove(&response.watch_id);
+                state.ids.remove(&id);
             }
         }
-        own
+        Some(own)
     }
 
     /// Waits until something is new, or the next one's time has come.
@@ -336,3 +363,6 @@ impl Ear {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

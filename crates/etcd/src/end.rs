@@ -3,9 +3,12 @@
 //! Whoever stands right behind a hold in the line, and is of the same client, is let in before the request leaves: the holder has
 //! let go, nobody can come between the two keys, and everybody else waits for both of them to go.
 //!
-//! Who can interleave: a copy of the claim's ask may arrive after its end. Where one may be on its way the end leaves a mark in
-//! the same transaction, for longer than that can take. A minimum hold leaves the key where it is, on a lease of its own that ends
-//! when the name opens; this client opens it to the millisecond, and the lease does where the client is gone.
+//! Who can interleave: the next claim of this client on the name has the same key. An end compares its create revision, or nothing
+//! where there is no other end of the claim on its way; an end that compares nothing and was not answered at the first try takes
+//! the key out of use (see [`Entry::loose`](crate::table::Entry::loose)). A copy of the claim's ask may arrive after its end: where
+//! one may be on its way the end leaves a mark in the same transaction, for longer than that can take. A minimum hold leaves the
+//! key where it is, on a lease of its own that ends when the name opens; this client opens it to the millisecond, and the lease
+//! does where the client is gone.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,10 +51,6 @@ impl Inner {
         }
         match self.end_now(claim, &ending).await {
             Ok(()) => {
-                if ending.revision == 0 {
-                    // A copy of this end may arrive after another claim took the seat, and it compares nothing.
-                    self.table().be_another();
-                }
                 self.forget(claim.id);
                 if ending.beside {
                     self.ear.gone_here(&self.schema.beside(claim, &ending.key), None);
@@ -87,7 +86,9 @@ impl Inner {
             _ => Duration::ZERO,
         };
         entry.ending = closed_for.is_zero();
-        if entry.key.is_empty() || (entry.revision == 0 && !entry.is_doubtful()) {
+        entry.given_up = Some(now);
+        let has_lease = self.schema.layout == Layout::Concurrency && entry.on.is_some(); // which is its own, and goes with it
+        if entry.key.is_empty() || (entry.revision == 0 && !entry.is_doubtful() && !has_lease) {
             drop(table);
             self.forget(id); // nothing was ever sent, or nothing came of it
             return None;
@@ -109,9 +110,15 @@ impl Inner {
         {
             return self.revoke(on.lease().id).await; // the key goes with it, and no copy of the ask can bring it back
         }
-        // Its key is used again by the next claim of this client: it must be this one's. Where that is not known the seat is given up.
+        if ending.revision > 0 && !ending.doubtful && !ending.beside {
+            return self.delete_at_once(claim.id, &ending.key).await;
+        }
+        // Its key is used again by the next claim of this client: it must be this one's.
         let compare = match ending.revision {
-            0 => Vec::new(),
+            0 => {
+                self.loosen(claim.id);
+                Vec::new()
+            }
             revision => vec![created_at(&ending.key, revision)],
         };
         let mut deletes = vec![delete(&ending.key)];
@@ -140,9 +147,36 @@ impl Inner {
         self.txn("releasing a lock", txn).await.map(drop)
     }
 
+    /// The usual end: a delete that compares nothing, which costs the server a tenth less than a transaction. Nobody but this claim
+    /// has the key until that was answered, and unless it was answered at the first try nobody has it ever again.
+    async fn delete_at_once(&self, id: ClaimId, key: &[u8]) -> std::result::Result<(), Failure> {
+        self.loosen(id);
+        let request = DeleteRangeRequest { key: key.to_vec(), range_end: Vec::new() };
+        let answer = self
+            .asks
+            .call("releasing a lock", |wire| {
+                let request = request.clone();
+                async move { wire.delete(request).await }
+            })
+            .await?;
+        if answer.clean
+            && let Some(entry) = self.table().claims.get_mut(&id)
+        {
+            entry.loose = entry.loose.saturating_sub(1);
+        }
+        Ok(())
+    }
+
+    /// An end that compares nothing is on its way from now on.
+    fn loosen(&self, id: ClaimId) {
+        if let Some(entry) = self.table().claims.get_mut(&id) {
+            entry.loose += 1;
+        }
+    }
+
     /// Keeps the name closed for the rest of the minimum hold.
     async fn close_name(self: &Arc<Self>, claim: &Claim, ending: &Ending) -> Result<()> {
-        let lease = self.grant(whole_seconds(ending.closed_for)).await?;
+        let lease = self.grant(whole_seconds(ending.closed_for), &self.asks).await?;
         let opens = Instant::now() + ending.closed_for;
         let token = self.token_of(claim, ending).await?;
         let value = Value { closing: true, ttl: ending.closed_for, token, ..Value::of(claim) };

@@ -47,17 +47,14 @@ fn version(text: &str) -> Finding {
     if number < (3, 4, 0) {
         return finding(Level::Bad, what, format!("{text} is too old: 3.4 or newer is needed"));
     }
-    match MENDED.iter().find(|mended| (mended.0, mended.1) == (number.0, number.1)) {
-        Some(mended) if number < *mended => {
-            let newer = format!("{}.{}.{}", mended.0, mended.1, mended.2);
-            let says = format!(
-                "{text} may answer a keepalive with yes while it ends the lease. Holds are proved by their keys, so nobody is \
-                 misled for long; {newer} mends it"
-            );
-            finding(Level::Warning, what, says)
+    for (flaw, mended) in FLAWS {
+        let Some(mended) = mended.iter().find(|mended| (mended.0, mended.1) == (number.0, number.1)) else { continue };
+        if number < *mended {
+            let says = format!("{text} {flaw}; {}.{}.{} mends it", mended.0, mended.1, mended.2);
+            return finding(Level::Warning, what, says);
         }
-        _ => finding(Level::Good, what, text.to_owned()),
     }
+    finding(Level::Good, what, text.to_owned())
 }
 
 fn alarms(status: &StatusResponse) -> Finding {
@@ -116,8 +113,18 @@ fn finding(level: Level, what: &str, says: String) -> Finding {
     Finding { level, what: what.to_owned(), says }
 }
 
-/// The first of each line that does not answer yes for a lease that it ends. Oldest first.
-const MENDED: [Version; 3] = [(3, 4, 38), (3, 5, 23), (3, 6, 5)];
+/// What is wrong with old servers, the worst first; and the first of each line that is mended.
+const FLAWS: [(&str, &[Version]); 2] = [
+    (
+        "may end leases that are kept alive, when a leader that stood still for longer than a ttl goes on: then two may hold at \
+         once until the first is told, and only the fencing token tells them apart",
+        &[(3, 4, 31), (3, 5, 13)],
+    ),
+    (
+        "may answer a keepalive with yes while it ends the lease. Holds are proved by their keys, so nobody is misled for long",
+        &[(3, 4, 38), (3, 5, 23), (3, 6, 5)],
+    ),
+];
 
 #[cfg(test)]
 mod tests {
@@ -128,6 +135,7 @@ mod tests {
         for (text, level) in [
             ("3.3.25", Level::Bad),
             ("3.4.23", Level::Warning),
+            ("3.4.31", Level::Warning),
             ("3.4.38", Level::Good),
             ("3.5.22", Level::Warning),
             ("3.5.23", Level::Good),
@@ -137,6 +145,8 @@ mod tests {
         ] {
             assert_eq!(version(text).level, level, "{text}");
         }
+        assert!(version("3.5.12").says.ends_with("3.5.13 mends it"), "the worst is said");
+        assert!(version("3.5.13").says.ends_with("3.5.23 mends it"));
     }
 
     #[test]

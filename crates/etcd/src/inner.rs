@@ -1,7 +1,7 @@
 //! What a client's tasks share: the ways to the members, the claims, the leases, and the two tasks in the background.
 //!
-//! The **heart** keeps the leases of those alive who wait (whoever holds is renewed by the keeper), and ends claims whose time is over: a
-//! lease is shared, so a hold that nobody renews would live on with its neighbours. The **ear**'s task reads the watch stream.
+//! The **heart** keeps the leases of those alive who wait (whoever holds is renewed by the keeper), and ends claims whose time is over, and
+//! those whose end was asked for and never answered: a lease is shared, so they would live on with their neighbours. The **ear**'s task reads the watch stream.
 //! Both run on the keeper's runtime, end with the client, and are started by the first ask.
 
 use std::collections::HashMap;
@@ -113,32 +113,61 @@ impl Inner {
 
     /// The lease for a claim, and whether it should be kept alive along with the ask: its window would be short otherwise.
     pub(crate) async fn lease(&self, claim: &Claim) -> std::result::Result<(OnLease, bool), Failure> {
-        self.lease_of(seconds(claim), claim.ttl).await
+        // Where its key is named by its lease, another lease would leave that key in line, and the claim behind itself.
+        if self.schema.layout == Layout::Concurrency
+            && let Some(on) = self.table().claims.get(&claim.id).and_then(|entry| entry.on.clone())
+            && !on.lease().is_dead()
+        {
+            return Ok((on, true));
+        }
+        self.lease_of(seconds(claim), claim.ttl, &self.asks).await
     }
 
     /// The lease of so many seconds, for somebody who trusts it for that long.
-    pub(crate) async fn lease_of(&self, seconds: u64, ttl: Duration) -> std::result::Result<(OnLease, bool), Failure> {
+    async fn lease_of(&self, seconds: u64, ttl: Duration, link: &Link) -> std::result::Result<(OnLease, bool), Failure> {
         if self.schema.layout == Layout::Concurrency {
-            let lease = Arc::new(self.grant(seconds).await?); // its key is named by it, so it is the claim's alone
+            let lease = Arc::new(self.grant(seconds, link).await?); // its key is named by it, so it is the claim's alone
             return Ok((OnLease::of(&lease), false));
         }
         if let Some(on) = self.leases.get(seconds, Instant::now()) {
             let old = Instant::now().since(on.lease().base()) > ttl / 6;
             return Ok((on, old));
         }
-        let _alone = self.leases.making.lock().await;
+        // To wait for whoever makes one is part of the limit: where nobody answers, all hear so at the same time.
+        let (limit, came) = (self.settings.answer_limit, Instant::now());
+        let making = tokio::time::timeout(limit, self.leases.making.lock()).await;
+        let _alone = making.map_err(|_| link.silence(limit, "making a lease"))?;
         if let Some(on) = self.leases.get(seconds, Instant::now()) {
             return Ok((on, false));
         }
-        let lease = self.grant(seconds).await?;
+        let lease = self.grant_within((came + limit).since(Instant::now()), seconds, link).await?;
         Ok((self.leases.add(lease), false))
     }
 
+    /// The same, which is not about to end: what is moved to it must not go with it.
+    pub(crate) async fn lasting_lease(
+        &self,
+        seconds: u64,
+        ttl: Duration,
+        link: &Link,
+    ) -> std::result::Result<OnLease, Failure> {
+        let (on, _) = self.lease_of(seconds, ttl, link).await?;
+        let lease = on.lease();
+        if Instant::now() < lease.base() + lease.lasts() / 2 || self.keep_alive(lease, link).await? {
+            return Ok(on);
+        }
+        Ok(self.lease_of(seconds, ttl, link).await?.0) // that one is dead, and this is another
+    }
+
     /// Makes a lease.
-    pub(crate) async fn grant(&self, seconds: u64) -> std::result::Result<Lease, Failure> {
+    pub(crate) async fn grant(&self, seconds: u64, link: &Link) -> std::result::Result<Lease, Failure> {
+        self.grant_within(self.settings.answer_limit, seconds, link).await
+    }
+
+    async fn grant_within(&self, limit: Duration, seconds: u64, link: &Link) -> std::result::Result<Lease, Failure> {
         let request = LeaseGrantRequest { ttl: seconds as i64, id: fresh_id() };
         let sent = Instant::now();
-        let asked = self.asks.call("making a lease", |wire| async move { wire.lease_grant(request).await }).await;
+        let asked = link.call_within(limit, "making a lease", |wire| async move { wire.lease_grant(request).await }).await;
         match asked {
             Ok(answer) if answer.value.ttl < seconds as i64 => {
                 let what = format!("a lease of {seconds} s was asked for, and one of {} s granted", answer.value.ttl);
@@ -203,7 +232,7 @@ impl Inner {
         {
             return Ok(id);
         }
-        let lease = self.grant(whole_seconds(MARK * 2)).await?;
+        let lease = self.grant(whole_seconds(MARK * 2), &self.asks).await?;
         *marks = Some((lease.id, lease.base()));
         Ok(lease.id)
     }
@@ -259,18 +288,21 @@ impl Inner {
     /// Somebody wrote a claim's own key: asked its holder to let go, or broke it and keeps its name closed.
     fn own_value(&self, id: ClaimId, kv: &KeyValue) {
         let value = Value::decode(&kv.value);
-        let held = {
+        let (held, broken) = {
             let mut table = self.table();
             let Some(entry) = table.claims.get_mut(&id).filter(|entry| entry.revision == kv.create_revision) else { return };
             let held = matches!(entry.stage, Stage::Held { .. });
             if held && value.asked.is_some() {
                 entry.asked.clone_from(&value.asked);
             }
-            held
+            // Once it was let go, it is its own minimum hold that keeps the name closed.
+            let broken = value.closing && entry.given_up.is_none();
+            entry.loose += u32::from(broken); // the key stays, and whoever had it next would take it for an old one of its own
+            (held, broken)
         };
         match value.asked {
+            _ if broken => self.key_is_gone(id),
             _ if !held => {}
-            _ if value.closing => self.key_is_gone(id),
             Some(ask) => {
                 if let Some(news) = self.news.get() {
                     news.asked(id, ask);
@@ -316,14 +348,23 @@ impl Inner {
                 }
                 Stage::Held { .. } | Stage::Closing => next = next.min(entry.expires),
                 Stage::Asking | Stage::Waiting => {
-                    let Some(on) = &entry.on else { continue };
+                    if let Some(last) = entry.given_up {
+                        // Whoever wanted its end has given that up too: kept alive, it would keep others out for ever.
+                        if last + ABANDONED <= now {
+                            over.push(*id);
+                        }
+                        next = next.min((last + ABANDONED).max(now + Duration::from_secs(1)));
+                        continue;
+                    }
+                    let Some(on) = entry.on.as_ref().filter(|on| !on.lease().is_dead()) else { continue };
                     let trusted = entry.trusted();
                     let again = on.lease().base() + trusted / 3;
                     if again <= now {
                         due.insert(on.lease().id, on.clone());
                         next = next.min(now + trusted / 12);
+                    } else {
+                        next = next.min(again);
                     }
-                    next = next.min(again.max(now + Duration::from_millis(20)));
                 }
             }
         }
@@ -336,10 +377,10 @@ impl Inner {
         for on in due.into_values() {
             let inner = Arc::clone(self);
             self.spawn(async move {
-                let limit = on.lease().lasts() / 6;
+                let (limit, member) = (on.lease().lasts() / 6, inner.keep.number());
                 let kept = tokio::time::timeout(limit, inner.keep_alive(on.lease(), &inner.keep)).await;
                 if kept.is_err() {
-                    inner.keep.leave(inner.keep.number());
+                    inner.keep.leave(member);
                 }
             });
         }
@@ -356,6 +397,8 @@ impl Inner {
     }
 }
 
+/// How long nobody has tried to end a claim before that is taken up here: longer than those who try pause in between.
+const ABANDONED: Duration = Duration::from_secs(3);
 /// How long after an ask a copy of it may still arrive.
 pub(crate) const MARK: Duration = Duration::from_secs(30);
 
@@ -416,10 +459,12 @@ async fn listen(inner: Weak<Inner>, ear: Arc<Ear>) {
         let moved = Arc::clone(&strong.asks.moved);
         drop(strong);
         let began = Instant::now();
-        hear(&inner, &ear, &member, &moved).await;
+        let ended = hear(&inner, &ear, &member, &moved).await;
         ear.closed();
         let Some(strong) = inner.upgrade() else { return };
-        strong.asks.leave(member.number); // unless somebody did: then that is why
+        if ended == Ended::Member {
+            strong.asks.leave(member.number); // unless somebody did: then that is why
+        }
         failures = if began + BEAT < Instant::now() { 0 } else { failures + 1 };
         drop(strong);
         if failures > 1 {
@@ -432,30 +477,44 @@ fn pause(failures: u32) -> Duration {
     Duration::from_millis(10).saturating_mul(1 << failures.min(6))
 }
 
+/// Why a stream is over.
+#[derive(PartialEq, Eq)]
+enum Ended {
+    /// For its member's sake, or the client's.
+    Member,
+    /// There is another login, or there must be.
+    Login,
+}
+
 /// Reads one stream to its end.
-async fn hear(inner: &Weak<Inner>, ear: &Arc<Ear>, member: &Member, moved: &Notify) {
+async fn hear(inner: &Weak<Inner>, ear: &Arc<Ear>, member: &Member, moved: &Notify) -> Ended {
     let requests = ear.opened();
     let opening = member.wire.watch(requests);
-    let Ok(Ok(mut stream)) = tokio::time::timeout(BEAT, opening).await else { return };
+    let Ok(Ok(mut stream)) = tokio::time::timeout(BEAT, opening).await else { return Ended::Member };
     let mut next_beat = Instant::now() + BEAT;
     loop {
         let next = ear.due(Instant::now());
         tokio::select! {
             message = stream.message() => {
-                let Ok(Some(response)) = message else { return };
-                let Some(inner) = inner.upgrade() else { return };
-                for own in ear.hear(response) {
-                    inner.told(own);
-                }
+                let Ok(Some(response)) = message else { return Ended::Member };
+                let Some(inner) = inner.upgrade() else { return Ended::Member };
+                let Some(own) = ear.hear(response, inner.asks.is_logged_in(member)) else {
+                    inner.asks.log_out(member);
+                    return Ended::Login;
+                };
+                own.into_iter().for_each(|own| inner.told(own));
             }
             () = ear.ring(next) => {}
-            () = moved.notified() => return, // somebody found the member wanting
+            () = moved.notified() => return Ended::Member, // somebody found the member wanting
             () = Clock::Boot.sleep_until(next_beat) => {
-                let Some(inner) = inner.upgrade() else { return };
+                let Some(inner) = inner.upgrade() else { return Ended::Member };
                 let (any, waits) = ear.wants();
                 next_beat = Instant::now() + if waits { BEAT } else { SLOW_BEAT };
                 if inner.asks.number() != member.number {
-                    return;
+                    return Ended::Member;
+                }
+                if !inner.asks.is_logged_in(member) {
+                    return Ended::Login; // its own may be over, and then nothing new could be watched
                 }
                 if any {
                     let asking = Arc::clone(&inner);
@@ -465,3 +524,6 @@ async fn hear(inner: &Weak<Inner>, ear: &Arc<Ear>, member: &Member, moved: &Noti
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -29,6 +29,8 @@ mod line;
 mod link;
 mod proto;
 mod renew;
+#[cfg(test)]
+mod scene;
 mod schema;
 mod show;
 mod table;

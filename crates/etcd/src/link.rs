@@ -53,6 +53,14 @@ impl Login {
     fn set(&self, token: Option<Arc<str>>) {
         *self.token.lock().unwrap_or_else(PoisonError::into_inner) = token;
     }
+
+    /// This token is of no use any more; if it is another one already, that stays.
+    fn forget(&self, used: &Option<Arc<str>>) {
+        let mut token = self.token.lock().unwrap_or_else(PoisonError::into_inner);
+        if *token == *used {
+            *token = None;
+        }
+    }
 }
 
 /// A member, as a request found it.
@@ -141,33 +149,41 @@ impl Link {
         self.moves.load(Ordering::Relaxed)
     }
 
+    /// Whether what was opened at a member has the login that requests have now.
+    pub(crate) fn is_logged_in(&self, member: &Member) -> bool {
+        self.login.token() == member.token
+    }
+
+    /// A member does not take the login that it was reached with: whoever asks next logs in again, unless somebody did.
+    pub(crate) fn log_out(&self, member: &Member) {
+        self.login.forget(&member.token);
+    }
+
     /// The member that it is at, logged in.
     pub(crate) async fn member(&self) -> std::result::Result<Member, Failure> {
+        let Some(user) = &self.settings.user else { return self.stranger() };
+        let token = match self.login.token() {
+            Some(token) => token,
+            None => self.log_in(user, self.settings.password.as_ref()).await?,
+        };
+        let member = self.stranger()?;
+        Ok(Member { wire: member.wire.with_token(&token), token: Some(token), ..member })
+    }
+
+    /// The member that it is at, to which we are nobody.
+    fn stranger(&self) -> std::result::Result<Member, Failure> {
         let number = self.number();
         let address = self.settings.members[self.place(number)].clone();
         let channel = self.channel(self.place(number), &address)?;
-        let mut member = Member { wire: Wire::new(channel, None), address, number, token: None };
-        if let (Some(user), password) = (&self.settings.user, &self.settings.password) {
-            let token = match self.login.token() {
-                Some(token) => token,
-                None => self.log_in(&member, user, password.as_ref()).await?,
-            };
-            member.wire = member.wire.with_token(&token);
-            member.token = Some(token);
-        }
-        Ok(member)
+        Ok(Member { wire: Wire::new(channel, None), address, number, token: None })
     }
 
-    async fn log_in(
-        &self,
-        member: &Member,
-        user: &str,
-        password: Option<&Secret>,
-    ) -> std::result::Result<Arc<str>, Failure> {
+    async fn log_in(&self, user: &str, password: Option<&Secret>) -> std::result::Result<Arc<str>, Failure> {
         let _alone = self.login.asking.lock().await;
         if let Some(token) = self.login.token() {
             return Ok(token); // somebody else did meanwhile
         }
+        let member = self.stranger()?; // whoever tried before may have moved on
         let password = password.map_or("", Secret::reveal).to_owned();
         let asked = member.wire.authenticate(AuthenticateRequest { name: user.to_owned(), password });
         let limit = self.attempt_limit();
@@ -197,6 +213,11 @@ impl Link {
         let channel = endpoint.connect_with_connector_lazy(Connector::new(address, self.settings.tls.as_ref()));
         channels.insert(place, channel.clone());
         Ok(channel)
+    }
+
+    /// Nobody has answered for so long, though nobody was asked either: others who were first had no answer.
+    pub(crate) fn silence(&self, limit: Duration, doing: &str) -> Failure {
+        silent(&self.settings.members[self.place(self.number())], &self.settings, limit, doing)
     }
 
     /// How long one member may take before another is asked; or the same one, where it is the only one, on a new connection.
@@ -229,11 +250,13 @@ impl Link {
         let (mut clean, mut tries, mut logins) = (true, 0u32, 0);
         let mut said: Option<Failure> = None; // by a member that said anything: silence explains nothing
         loop {
-            let left = deadline.since(Instant::now());
-            let attempt = self.attempt_limit().min(left);
-            let failure = match self.member().await {
+            // Others may be logging in, one after the other: to wait for them is part of the limit.
+            let member = tokio::time::timeout(deadline.since(Instant::now()), self.member()).await;
+            let waited = |_| Err(said.take().unwrap_or_else(|| self.silence(limit, doing)));
+            let failure = match member.unwrap_or_else(waited) {
                 Ok(member) => {
                     let sent = Instant::now();
+                    let attempt = self.attempt_limit().min(deadline.since(sent));
                     let failure = match tokio::time::timeout(attempt, ask(member.wire.clone())).await {
                         Ok(Ok(value)) => return Ok(Answer { value, sent, clean }),
                         Ok(Err(status)) => explain(&status, &member.address, &self.settings, doing),
@@ -250,9 +273,7 @@ impl Link {
                         Next::Elsewhere => self.leave(member.number),
                         Next::Login if logins < 3 && self.settings.user.is_some() => {
                             logins += 1;
-                            if self.login.token() == member.token {
-                                self.login.set(None);
-                            }
+                            self.login.forget(&member.token);
                             continue;
                         }
                         _ => {}

@@ -148,6 +148,7 @@ pub(crate) const LESS: i32 = 2;
 /// What it compares.
 pub(crate) const CREATED: i32 = 1;
 pub(crate) const MODIFIED: i32 = 2;
+pub(crate) const LEASE: i32 = 4;
 
 /// A condition of a transaction: over a range it must hold for every key there, and an empty range is a key of revision 0.
 #[derive(Clone, PartialEq, Message)]
@@ -158,7 +159,7 @@ pub(crate) struct Compare {
     pub(crate) target: i32,
     #[prost(bytes = "vec", tag = "3")]
     pub(crate) key: Vec<u8>,
-    #[prost(oneof = "Against", tags = "5, 6")]
+    #[prost(oneof = "Against", tags = "5, 6, 8")]
     pub(crate) against: Option<Against>,
     #[prost(bytes = "vec", tag = "64")]
     pub(crate) range_end: Vec<u8>,
@@ -170,6 +171,8 @@ pub(crate) enum Against {
     CreateRevision(i64),
     #[prost(int64, tag = "6")]
     ModRevision(i64),
+    #[prost(int64, tag = "8")]
+    Lease(i64),
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -437,6 +440,12 @@ pub(crate) fn absent(key: &[u8]) -> Compare {
 pub(crate) fn created_at(key: &[u8], revision: i64) -> Compare {
     let against = Some(Against::CreateRevision(revision));
     Compare { result: EQUAL, target: CREATED, key: key.to_vec(), against, range_end: Vec::new() }
+}
+
+/// A condition: the key is on this lease.
+pub(crate) fn is_on(key: &[u8], lease: i64) -> Compare {
+    let against = Some(Against::Lease(lease));
+    Compare { result: EQUAL, target: LEASE, key: key.to_vec(), against, range_end: Vec::new() }
 }
 
 /// A condition: nobody has written the key since.

@@ -14,10 +14,10 @@ use tokio::task::JoinSet;
 use crate::codec::Value;
 use crate::error::{Failure, Next, again};
 use crate::inner::Inner;
-use crate::leases::OnLease;
+use crate::leases::{Lease, OnLease, seconds};
 use crate::link::Link;
-use crate::proto::{TxnRequest, created_at, moved, put};
-use crate::table::Stage;
+use crate::proto::{KeyValue, RangeRequest, TxnRequest, created_at, is_on, moved, put, read};
+use crate::table::{Entry, Stage};
 
 /// A renewal that is under way: dropped before it is done, its member was too slow.
 struct UnderWay<'a> {
@@ -74,10 +74,10 @@ impl Inner {
     async fn move_all_back(self: &Arc<Self>, claims: &[Claim]) -> HashMap<ClaimId, Error> {
         let mut moving = JoinSet::new();
         for claim in claims {
-            let must_move = self.table().claims.get(&claim.id).is_some_and(|entry| entry.trusted() < claim.ttl);
+            let must_move = self.table().claims.get(&claim.id).is_some_and(stands_on_the_short_one);
             if must_move {
                 let (inner, claim) = (Arc::clone(self), claim.clone());
-                moving.spawn(async move { (claim.id, inner.move_back(&claim).await) });
+                moving.spawn(async move { (claim.id, inner.move_back(&claim, &inner.keep).await) });
             }
         }
         let mut unmoved = HashMap::new();
@@ -91,27 +91,20 @@ impl Inner {
 
     /// A hold that was handed over stands on the short lease of those who wait: its first renewal moves it to that of its ttl, and so
     /// does a conversion, before it writes anything.
-    pub(crate) async fn move_back(&self, claim: &Claim) -> std::result::Result<(), Failure> {
-        let (key, revision, token, asked) = {
-            let table = self.table();
-            match table.claims.get(&claim.id) {
-                Some(entry) if entry.trusted() < claim.ttl && matches!(entry.stage, Stage::Held { .. }) => {
-                    (entry.key.clone(), entry.revision, entry.token, entry.asked.clone())
-                }
-                _ => return Ok(()),
-            }
+    ///
+    /// A copy of it may arrive late, when the hold was converted or broken: then its key is on another lease, and is left alone.
+    pub(crate) async fn move_back(&self, claim: &Claim, link: &Link) -> std::result::Result<(), Failure> {
+        let must_move = self.table().claims.get(&claim.id).is_some_and(stands_on_the_short_one);
+        if !must_move {
+            return Ok(());
+        }
+        let to = self.lasting_lease(seconds(claim), claim.ttl, link).await?;
+        let Some(txn) = self.table().claims.get(&claim.id).and_then(|entry| moving(entry, to.lease())) else {
+            return Ok(());
         };
-        let (to, _) = self.lease(claim).await?;
-        let lease = to.lease().id;
-        let write = if claim.kind == Kind::RwLock {
-            let value = Value { token: Some(token as u64), asked, ..Value::of(claim) };
-            put(&key, value.encode(), lease)
-        } else {
-            moved(&key, lease)
-        };
-        let txn = TxnRequest { compare: vec![created_at(&key, revision)], success: vec![write], failure: Vec::new() };
-        if self.txn("renewing a hold", txn).await?.value.succeeded
-            && let Some(entry) = self.table().claims.get_mut(&claim.id)
+        let answer = self.txn_over(link, "renewing a hold", txn).await?.value;
+        if let Some(entry) = self.table().claims.get_mut(&claim.id)
+            && (answer.succeeded || answer.reads().iter().flatten().any(|kv| was_moved(entry, kv, to.lease())))
         {
             entry.on = Some(to);
         }
@@ -152,9 +145,11 @@ impl Inner {
                 entry.expires = entry.expires.max(*since + trusted + claim.lock_delay);
                 Ok(Renewal::Held { until: *since + (trusted - margin(trusted)), asked: entry.asked.clone() })
             }
+            // Gone, or on another lease: whatever there is of it is ended like everything that was lost.
             Ok(Kept::Since(..)) => {
+                let key = entry.key.clone();
                 drop(table);
-                self.forget(claim.id);
+                self.ear.gone_here(&key, None);
                 Ok(Renewal::Lost)
             }
             Ok(Kept::Gone) => Ok(Renewal::Lost),
@@ -162,3 +157,30 @@ impl Inner {
         }
     }
 }
+
+/// Whether a hold was handed over, and not renewed since.
+fn stands_on_the_short_one(entry: &Entry) -> bool {
+    matches!(entry.stage, Stage::Held { .. }) && entry.trusted() < entry.claim.ttl
+}
+
+/// What moves a hold to the lease of its ttl, from the one that it is on.
+fn moving(entry: &Entry, to: &Lease) -> Option<TxnRequest> {
+    let from = entry.on.as_ref().filter(|_| stands_on_the_short_one(entry))?;
+    let (key, claim) = (&entry.key, &entry.claim);
+    let write = if claim.kind == Kind::RwLock {
+        let value = Value { token: Some(entry.token as u64), asked: entry.asked.clone(), ..Value::of(claim) };
+        put(key, value.encode(), to.id)
+    } else {
+        moved(key, to.id)
+    };
+    let compare = vec![created_at(key, entry.revision), is_on(key, from.lease().id)];
+    Some(TxnRequest { compare, success: vec![write], failure: vec![read(RangeRequest::one(key))] })
+}
+
+/// Whether a hold's key is where it was to be moved: by a renewal that had no answer.
+fn was_moved(entry: &Entry, kv: &KeyValue, to: &Lease) -> bool {
+    kv.create_revision == entry.revision && kv.lease == to.id && !Value::decode(&kv.value).closing
+}
+
+#[cfg(test)]
+mod tests;

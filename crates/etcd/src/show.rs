@@ -147,7 +147,7 @@ impl Inner {
             let mut success = if delay.is_zero() || ticket.value.closing {
                 vec![delete(key)]
             } else {
-                let lease = self.grant(whole_seconds(delay)).await?;
+                let lease = self.grant(whole_seconds(delay), &self.asks).await?;
                 let token = Some(ticket.token().get());
                 let value = Value { closing: true, ttl: delay, asked: None, token, ..ticket.value.clone() };
                 vec![put(key, value.encode(), lease.id)]

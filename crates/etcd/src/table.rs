@@ -31,6 +31,8 @@ pub(crate) struct Entry {
     pub(crate) key: Vec<u8>,
     /// Its create revision; 0 while it is not known.
     pub(crate) revision: i64,
+    /// The revision at which this client has last written its key, as far as it knows: a copy of an earlier look finds another.
+    pub(crate) written: i64,
     /// Its token, once it holds.
     pub(crate) token: i64,
     pub(crate) stage: Stage,
@@ -42,11 +44,16 @@ pub(crate) struct Entry {
     /// A copy of an ask of it may be on its way, though another was answered.
     pub(crate) copied: bool,
     pub(crate) seat: Option<Seat>,
+    /// How many ends of it that compare nothing may be on their way, or breaks that left its key to keep the name closed: nobody
+    /// may have its key after it.
+    pub(crate) loose: u32,
     /// It became the writer: there is a key beside its own.
     pub(crate) beside: bool,
     pub(crate) asked: Option<Ask>,
     /// Its end is being asked for.
     pub(crate) ending: bool,
+    /// When its end was last asked for, unless it was asked for itself after that: nobody needs it any more.
+    pub(crate) given_up: Option<Instant>,
     /// Wakes whoever waits for it: its key is gone.
     pub(crate) signal: Option<UnboundedSender<()>>,
 }
@@ -57,6 +64,7 @@ impl Entry {
             claim: claim.clone(),
             key: Vec::new(),
             revision: 0,
+            written: 0,
             token: 0,
             stage: Stage::Asking,
             on: None,
@@ -64,9 +72,11 @@ impl Entry {
             under_way: false,
             copied: false,
             seat: None,
+            loose: 0,
             beside: false,
             asked: None,
             ending: false,
+            given_up: None,
             signal: None,
         }
     }
@@ -121,8 +131,16 @@ impl Table {
         seat
     }
 
-    /// Something may still happen to the keys of this client that no condition guards: from now on it uses others.
-    pub(crate) fn be_another(&mut self) {
+    /// A claim's key keeps the name closed: it needs another, unless a copy of its ask may still put that one.
+    pub(crate) fn move_over(&mut self, id: ClaimId) {
+        if let Some(entry) = self.claims.get_mut(&id).filter(|entry| !entry.is_doubtful()) {
+            (entry.seat, entry.on) = (None, None);
+            self.be_another();
+        }
+    }
+
+    /// From now on this client uses other keys.
+    fn be_another(&mut self) {
         self.client = fresh_id() as u64;
         self.seats.clear();
     }
@@ -145,8 +163,11 @@ impl Table {
         Some(entry)
     }
 
-    /// Gives a seat back.
+    /// Gives a seat back, unless something may still happen to it that no condition guards.
     pub(crate) fn leave(&mut self, entry: &Entry) {
+        if entry.loose > 0 {
+            return self.be_another();
+        }
         let Some(seat) = entry.seat.filter(|seat| seat.client == self.client) else { return };
         let name = &entry.claim.name;
         if let Some(taken) = self.seats.get_mut(name) {

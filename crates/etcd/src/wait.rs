@@ -8,6 +8,7 @@
 //! Who can interleave: the one in front may go before the watch is there, so the first thing that a watch brings about is a
 //! look. The waiter's own key may go, with its lease or by somebody's hand: then its place is lost and it asks anew. What an event
 //! grants counts only while the waiter's lease surely lasts; otherwise it is kept alive first, and if that fails it is a new ask.
+//! After a look without an answer nobody knows on which lease the key is: then nothing is a grant before the next look.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,13 +49,15 @@ impl Inner {
         let mut watch = self.watch_front(&front);
         let mut look_at = Instant::now() + SLOW_LOOK;
         let mut failing_since = None;
+        // Whether it is known on which lease the key is: a look moves it, and may have been done without an answer.
+        let mut placed = true;
         loop {
             let must_look = tokio::select! {
                 biased;
                 _ = gone.recv() => return Ok(Waited::Gone),
                 told = watch.next() => match told {
                     Told::Refused(reason) => return Err(refused(claim, &reason)),
-                    told if is_direct(claim) && ends(&front, &told) => {
+                    told if placed && is_direct(claim) && ends(&front, &told) => {
                         let revision = self.table().claims.get(&claim.id).map_or(0, |entry| entry.revision);
                         if let Some(waited) = self.let_in(claim, revision).await {
                             return Ok(waited);
@@ -76,14 +79,15 @@ impl Inner {
                 looked = looking => looked,
                 () = Clock::Boot.sleep_until(deadline) => return Ok(Waited::Over),
             };
+            placed = looked.is_ok();
             match looked {
                 Ok((Seen::Enter, token)) => {
                     let Some(waited) = self.let_in(claim, token).await else {
                         look_at = Instant::now() + LOOK_AGAIN;
                         continue;
                     };
-                    if let (Waited::Granted(_), Mode::Permits { .. }) = (&waited, claim.mode) {
-                        self.mark(claim);
+                    if let Waited::Granted(_) = &waited {
+                        self.tell_next(claim);
                     }
                     return Ok(waited);
                 }
@@ -137,8 +141,11 @@ impl Inner {
         Some((entry.on.clone()?, entry.trusted()))
     }
 
-    /// Tells the one behind that this one was let in.
-    fn mark(self: &Arc<Self>, claim: &Claim) {
+    /// Tells the one behind that this one was let in, where that makes it the first who waits.
+    pub(crate) fn tell_next(self: &Arc<Self>, claim: &Claim) {
+        if !matches!(claim.mode, Mode::Permits { .. }) {
+            return;
+        }
         let (key, revision) = match self.table().claims.get(&claim.id) {
             Some(entry) => (entry.key.clone(), entry.revision),
             None => return,

@@ -1,12 +1,14 @@
 //! TLS, client certificates, users: with what the documentation asks for everything works, and without it one is told what is
 //! missing.
 
+use std::io::Write as _;
+use std::process::Stdio;
 use std::time::Duration;
 
 use tenure_core::{Client, Environment, ErrorKind};
 use tenure_testkit::servers::ClientCertificate;
-use tenure_testkit::servers::etcd::{EtcdCluster, EtcdOptions};
-use tenure_testkit::{eventually, in_time};
+use tenure_testkit::servers::etcd::{Etcd, EtcdCluster, EtcdOptions};
+use tenure_testkit::{eventually, eventually_async, in_time};
 
 async fn connect(url: &str) -> tenure_core::Result<Client> {
     let backend = in_time("an answer", tenure_etcd::connect(&url.parse()?)).await?;
@@ -15,12 +17,12 @@ async fn connect(url: &str) -> tenure_core::Result<Client> {
 
 /// Locks, waits, lets go.
 async fn works(client: &Client) {
-    let mutex = client.mutex("x").unwrap().ttl(Duration::from_secs(3)).unwrap();
+    let mutex = client.mutex("x").unwrap().ttl(Duration::from_secs(9)).unwrap();
     let held = mutex.lock().await.unwrap();
     let first = held.valid_until();
     eventually("it is renewed", || held.valid_until() > first).await;
-    let waiting = tokio::spawn(async move { mutex.lock().await });
-    tenure_testkit::eventually_async("one waits", async || client.view("x").await.unwrap().line.len() == 1).await;
+    let waiting = tokio::spawn(async move { mutex.keep(false).lock().await }); // a pause after the hand-over does not lose it
+    eventually_async("one waits", async || client.view("x").await.unwrap().line.len() == 1).await;
     held.release().await.unwrap();
     in_time("it is let in", waiting).await.unwrap().unwrap().release().await.unwrap();
 }
@@ -29,10 +31,10 @@ async fn works(client: &Client) {
 async fn encrypted_and_with_a_certificate_of_the_client() {
     let cluster = EtcdCluster::start_with(EtcdOptions::new().loopback().tls(ClientCertificate::Demanded));
     let files = cluster.certificates();
-    let base = format!("{}?answer_limit=4s&ca={}", cluster.url(), files.ca.display());
-    let whole = format!("{base}&cert={}&key={}", files.client.display(), files.client_key.display());
+    let base = format!("{}?ca={}", cluster.url(), files.ca.display());
+    let whole = format!("{base}&answer_limit=20s&cert={}&key={}", files.client.display(), files.client_key.display());
     works(&connect(&whole).await.unwrap()).await;
-    let refused = connect(&base).await.expect_err("it wants a certificate");
+    let refused = connect(&format!("{base}&answer_limit=4s")).await.expect_err("it wants a certificate");
     assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
     let stranger = connect(&format!("{}?answer_limit=4s", cluster.url())).await.expect_err("nobody knows its signer");
     assert!(stranger.hint().is_some_and(|hint| hint.contains("ca=")), "{stranger}");
@@ -62,6 +64,37 @@ async fn a_user_with_its_own_prefix() {
     );
     let nobody = connect(&url.replace("app:swordfish@", "")).await.expect_err("it wants a user");
     assert_eq!(nobody.kind(), ErrorKind::Backend, "{nobody}");
+}
+
+/// The cluster forgets who is logged in, as it does with whoever was silent for minutes. Requests log in again by themselves; the
+/// stream that tells a client what happens to keys does too, so a holder hears that it is asked, and a waiter that it is let in.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_login_that_is_over() {
+    let options = EtcdOptions::new().password("toor").user("app", "swordfish", "tenure/");
+    let etcd = Etcd::start(options);
+    let url = format!("{}?answer_limit=20s", etcd.url_as("app", "swordfish"));
+    let (one, other) = (connect(&url).await.unwrap(), connect(&url).await.unwrap());
+    works(&one).await;
+    works(&other).await;
+    for _ in 0..3 {
+        change_password(&etcd, "app", "swordfish"); // to the same one, which ends every login
+        let held = one.mutex("x").unwrap().ttl(Duration::from_secs(600)).unwrap().lock().await.unwrap();
+        other.ask("x", "please").await.unwrap();
+        assert_eq!(in_time("the holder hears", held.asked()).await.reason.as_str(), "please");
+        change_password(&etcd, "app", "swordfish");
+        let mutex = other.mutex("x").unwrap().ttl(Duration::from_secs(600)).unwrap();
+        let waiting = tokio::spawn(async move { mutex.lock().await });
+        eventually_async("one waits", async || one.view("x").await.unwrap().line.len() == 1).await;
+        held.release().await.unwrap();
+        in_time("it is let in", waiting).await.unwrap().expect("it may watch").release().await.unwrap();
+    }
+}
+
+fn change_password(etcd: &Etcd, user: &str, password: &str) {
+    let mut passwd = etcd.etcdctl(&["user", "passwd", user, "--interactive=false"]);
+    let mut passwd = passwd.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect("etcdctl is there");
+    passwd.stdin.take().expect("it was asked for").write_all(format!("{password}\n").as_bytes()).unwrap();
+    assert!(passwd.wait().unwrap().success());
 }
 
 /// Nothing listens there: an error in time, that says where it was tried.

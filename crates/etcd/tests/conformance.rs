@@ -40,6 +40,14 @@ impl Harness for Cluster {
         keys.lines().filter(|key| !key.is_empty() && !key.contains("/ended/")).count()
     }
 
+    /// Whoever waits is put on a short lease a moment after it joined, which writes its key a second time.
+    async fn is_settled(&self, name: &str) -> bool {
+        let prefix = format!("{}/lock/{name} ", self.prefix);
+        let keys = EtcdCluster::shared().ctl(&["get", "--prefix", "--sort-by", "CREATE", "-w", "fields", &prefix]);
+        let versions = keys.lines().filter_map(|line| line.strip_prefix("\"Version\" : "));
+        versions.skip(1).all(|version| version != "1")
+    }
+
     fn url(&self) -> Option<String> {
         Some(self.address())
     }

@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use tenure_core::{Client, Environment, ErrorKind, Kind};
-use tenure_testkit::servers::etcd::EtcdCluster;
+use tenure_testkit::servers::etcd::{Etcd, EtcdCluster, EtcdOptions};
 use tenure_testkit::{eventually, eventually_async, in_time};
 
 const LONG: Duration = Duration::from_secs(600);
@@ -116,6 +116,23 @@ async fn turns_are_taken() {
     }
     let left = EtcdCluster::shared().ctl(&["get", "--prefix", "--keys-only", "interop/three/"]);
     assert!(left.trim().is_empty(), "{left}");
+}
+
+/// Each claim has a lease of its own there, and whoever is turned away gives it back at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_is_turned_away_leaves_no_lease() {
+    let etcd = Etcd::start(EtcdOptions::new());
+    let url = format!("{}?answer_limit=20s&layout=concurrency", etcd.url());
+    let client = Client::with_environment(tenure_etcd::connect(&url.parse().unwrap()).await.unwrap(), Environment::real());
+    let client = client.unwrap();
+    let mutex = client.mutex("x").unwrap().ttl(LONG).unwrap();
+    let held = mutex.lock().await.unwrap();
+    for _ in 0..10 {
+        assert!(mutex.try_lock().await.unwrap().is_none());
+    }
+    let leases = etcd.ctl(&["lease", "list"]);
+    assert!(leases.starts_with("found 1 lease"), "only the holder's: {leases}");
+    held.release().await.unwrap();
 }
 
 /// The layout of etcd's recipe has nothing but mutexes.

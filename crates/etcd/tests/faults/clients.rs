@@ -8,9 +8,9 @@ use tenure_testkit::history::expect_sound;
 use tenure_testkit::proxy::{Fault, Toward, Which};
 use tenure_testkit::{Options as _, Shape, eventually, in_time};
 
-use crate::stage::{LONG, Stage, leaves_nothing, line_is};
+use crate::stage::{LONG, Stage, leaves_nothing, lets_go, line_is};
 
-const TTL: Duration = Duration::from_secs(6);
+const TTL: Duration = Duration::from_secs(9);
 
 /// For a third of its ttl it keeps its hold; for longer than that it loses it before anybody else gets in, if at all.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -44,7 +44,7 @@ async fn a_client_that_is_cut_off() {
             }
         };
         let (next, ()) = tokio::join!(waiting, hurting);
-        next.releases().await.unwrap();
+        lets_go(next.releases().await);
         expect_sound(&record.history());
         leaves_nothing(&stage.cluster, [one, other]).await;
     }
@@ -111,5 +111,33 @@ async fn a_place_that_somebody_removed_is_taken_again() {
     let next = in_time("it is let in", waiting).await.unwrap().unwrap();
     next.check().unwrap();
     next.release().await.unwrap();
+    leaves_nothing(&stage.cluster, [one, other]).await;
+}
+
+/// A waiter gives up while there is no member, for longer than anybody tries to end its claim. Its client lives on, and so does its
+/// lease, since a new leader counts from its own start: its place is given back when there is a cluster again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_that_gives_up_while_nobody_is_there() {
+    let stage = Stage::new();
+    let (one, other) = (stage.direct().await, stage.direct().await);
+    let ttl = Duration::from_secs(2);
+    let held = other.mutex("x").unwrap().ttl(LONG).unwrap().lock().await.unwrap();
+    let beside = other.mutex("y").unwrap().ttl(LONG).unwrap().lock().await.unwrap();
+    let asks = |name| {
+        let mutex = one.mutex(name).unwrap().ttl(ttl).unwrap();
+        tokio::spawn(async move { mutex.lock().await })
+    };
+    let (gives_up, stays) = (asks("x"), asks("y"));
+    line_is(&other, "x", 1).await;
+    line_is(&other, "y", 1).await;
+    stage.cluster.members().iter().for_each(|member| member.kill());
+    gives_up.abort();
+    tokio::time::sleep(ttl * 3).await; // the fault itself is a length of time
+    stage.cluster.restart_all();
+    line_is(&other, "y", 1).await; // the same client waits there
+    line_is(&other, "x", 0).await;
+    held.release().await.unwrap();
+    beside.release().await.unwrap();
+    lets_go(in_time("the other is let in", stays).await.unwrap().unwrap().release().await);
     leaves_nothing(&stage.cluster, [one, other]).await;
 }

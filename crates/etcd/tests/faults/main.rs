@@ -2,6 +2,7 @@
 //! in its own network where the machine allows that.
 
 mod clients;
+mod closed;
 mod leader;
 mod leases;
 mod member;

@@ -101,6 +101,31 @@ async fn all_are_restarted_one_by_one() {
     leaves_nothing(&cluster, clients).await;
 }
 
+/// One follower stands still while the other is killed and comes back: for a while there is no majority at all.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_is_restarted_beside_a_slow_one() {
+    let (cluster, record) = (EtcdCluster::start(), Record::new());
+    let clients = [patient(&cluster).await, patient(&cluster).await];
+    let crowd = Crowd::start(&record, "x", Shape::FairMutex, &clients, 6, patient(&cluster).await);
+    crowd.has_had(&record, 20).await;
+    let leader = cluster.leader();
+    let (slow, restarts) = ((leader + 1) % 3, (leader + 2) % 3);
+    let silence = silence_after(&crowd, &record, || {
+        cluster.member(restarts).kill();
+        cluster.member(slow).pause();
+        std::thread::scope(|scope| {
+            let restarting = scope.spawn(|| cluster.member(restarts).restart());
+            cluster.member(slow).resume();
+            restarting.join().expect("it comes back");
+        });
+    });
+    let silence = silence.await;
+    crowd.has_had(&record, 20).await;
+    crowd.stop().await;
+    record.expect_sound_after(silence);
+    leaves_nothing(&cluster, clients).await;
+}
+
 /// All at once: nobody is served meanwhile, and nothing is forgotten.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_are_restarted_at_once() {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tenure_testkit::proxy::{After, Fault, Toward, Which};
 use tenure_testkit::{eventually, in_time};
 
-use crate::stage::{LONG, Stage, leaves_nothing, line_is, marks};
+use crate::stage::{LONG, Stage, leaves_nothing, line_is, marks, residue};
 
 const BOTH: [After; 2] = [After::Silence, After::Reset];
 
@@ -61,11 +61,12 @@ async fn a_release_is_confirmed_in_the_end() {
 async fn an_ask_that_arrives_after_its_end_grants_nothing() {
     let stage = Stage::new();
     let (client, other) = (stage.proxied(LONG).await, stage.direct().await);
-    let requests = stage.proxy.counters().requests;
+    let before = stage.proxy.counters().bytes_to_server;
     let stuck = stage.proxy.set(Which::Present, Fault::Hold(Toward::Server));
-    let mutex = client.mutex("x").unwrap().ttl(LONG).unwrap();
+    let note = "n".repeat(1_000); // so that it is known from anything else that is sent
+    let mutex = client.mutex("x").unwrap().ttl(LONG).unwrap().note(&note).unwrap();
     let asking = tokio::spawn(async move { mutex.lock().await });
-    eventually("it asks", || stage.proxy.counters().requests > requests).await;
+    eventually("it asks", || stage.proxy.counters().bytes_to_server >= before + 1_000).await;
     asking.abort();
     assert!(asking.await.unwrap_err().is_cancelled());
     in_time("its end", client.close()).await.unwrap();
@@ -76,4 +77,24 @@ async fn an_ask_that_arrives_after_its_end_grants_nothing() {
     assert_eq!(other.view("x").await.unwrap().line.len(), 0);
     held.release().await.unwrap();
     leaves_nothing(&stage.cluster, [other]).await;
+}
+
+/// A release is stuck in the network and sent again. Its first copy may arrive at any time, and deletes whatever is under its key: the
+/// client's next hold has another.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_that_arrives_late_ends_no_other_hold() {
+    let stage = Stage::new();
+    let client = stage.proxied(LONG).await;
+    let mutex = client.mutex("x").unwrap().ttl(LONG).unwrap();
+    let held = mutex.lock().await.unwrap();
+    let first = residue(&stage.cluster);
+    assert_eq!(first.len(), 1, "one claim, one key");
+    stage.proxy.set(Which::Present, Fault::Hold(Toward::Server));
+    in_time("the release", held.release()).await.unwrap();
+    let next = in_time("the next lock", mutex.lock()).await.unwrap();
+    stage.cluster.ctl(&["del", &first[0]]); // what the stuck one does when it arrives; here a stream that was given up does not
+    assert_eq!(client.view("x").await.unwrap().holders[0].token, next.token());
+    next.check().unwrap();
+    next.release().await.unwrap();
+    leaves_nothing(&stage.cluster, [client]).await;
 }

@@ -1,0 +1,96 @@
+//! A stream whose login is over, and one whose user may not look.
+
+use super::*;
+
+/// A stream with one watch on it, and somebody who waits for what it tells.
+fn watching() -> (Arc<Ear>, Subscription, UnboundedReceiver<WatchRequest>) {
+    let ear = Arc::new(Ear::default());
+    let requests = ear.opened();
+    let subscription = ear.subscribe(b"x", b"", None);
+    (ear, subscription, requests)
+}
+
+/// What is asked for next: which key, and under which number.
+fn next(requests: &mut UnboundedReceiver<WatchRequest>) -> (Vec<u8>, i64) {
+    match requests.try_recv().ok().and_then(|request| request.watching) {
+        Some(Watching::Create(create)) => (create.key, create.watch_id),
+        other => panic!("a watch was to be made, not {other:?}"),
+    }
+}
+
+fn number(requests: &mut UnboundedReceiver<WatchRequest>) -> i64 {
+    next(requests).1
+}
+
+fn created(watch_id: i64) -> WatchResponse {
+    WatchResponse { watch_id, created: true, ..Default::default() }
+}
+
+fn refused(watch_id: i64) -> WatchResponse {
+    WatchResponse { canceled: true, cancel_reason: "no".to_owned(), ..created(watch_id) }
+}
+
+/// Old servers say which watch they refuse, new ones say -1.
+#[test]
+fn the_first_refusal_ends_the_stream_and_the_second_is_told() {
+    for says_which in [true, false] {
+        let (ear, mut subscription, mut requests) = watching();
+        let id = |number| if says_which { number } else { -1 };
+        assert!(ear.hear(refused(id(number(&mut requests))), true).is_none(), "its login may be over");
+        ear.closed();
+        let mut requests = ear.opened();
+        assert!(subscription.told.try_recv().is_err(), "nobody has been told anything");
+        assert!(ear.hear(refused(id(number(&mut requests))), true).is_some());
+        assert!(matches!(subscription.told.try_recv(), Ok(Told::Refused(_))));
+    }
+}
+
+#[test]
+fn with_a_new_login_it_is_live() {
+    let (ear, mut subscription, mut requests) = watching();
+    number(&mut requests);
+    assert!(ear.hear(refused(-1), true).is_none());
+    ear.closed();
+    let mut requests = ear.opened();
+    assert!(ear.hear(created(number(&mut requests)), true).is_some());
+    assert!(matches!(subscription.told.try_recv(), Ok(Told::Live)));
+    ear.closed();
+    let mut requests = ear.opened();
+    number(&mut requests);
+    assert!(ear.hear(refused(-1), true).is_none(), "what was refused long ago does not count");
+}
+
+/// What is refused to a login that was replaced meanwhile says nothing, however often.
+#[test]
+fn an_old_login_proves_nothing() {
+    let (ear, mut subscription, mut requests) = watching();
+    for _ in 0..3 {
+        number(&mut requests);
+        assert!(ear.hear(refused(-1), false).is_none());
+        ear.closed();
+        requests = ear.opened();
+    }
+    assert!(subscription.told.try_recv().is_err());
+}
+
+/// Answers come in the order of what was asked: whoever is not told anything else is the one who was refused.
+#[test]
+fn who_is_refused_is_known_by_the_order() {
+    let (ear, mut first, mut requests) = watching();
+    let mut second = ear.subscribe(b"y", b"", None);
+    for is_over in [true, false] {
+        let heard: Vec<_> = (0..2)
+            .map(|_| match next(&mut requests) {
+                (key, number) if key == b"x" => ear.hear(created(number), true),
+                _ => ear.hear(refused(-1), true),
+            })
+            .collect();
+        assert_eq!(heard.iter().any(Option::is_none), is_over);
+        ear.closed();
+        requests = ear.opened();
+    }
+    let told =
+        |subscription: &mut Subscription| std::iter::from_fn(|| subscription.told.try_recv().ok()).collect::<Vec<_>>();
+    assert!(matches!(told(&mut first)[..], [Told::Live, Told::Live]));
+    assert!(matches!(told(&mut second)[..], [Told::Refused(_)]));
+}

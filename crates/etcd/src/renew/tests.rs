@@ -1,0 +1,73 @@
+//! The first renewal after a hand-over: done twice, come late, and while the member that others ask is silent.
+
+use tenure_core::{Address, Renewal};
+use tenure_testkit::in_time;
+
+use super::*;
+use crate::leases::waiting_seconds;
+use crate::scene::{LONG, client, client_at, handed_over, key, mutex, read};
+
+fn on(inner: &Inner, claim: &Claim) -> OnLease {
+    inner.table().claims[&claim.id].on.clone().expect("it is on a lease")
+}
+
+/// The first time was done and not answered: the second time finds it done.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_move_without_an_answer_is_found() {
+    let (inner, claim) = (client(), mutex("moved twice"));
+    handed_over(&inner, &claim).await;
+    let short = on(&inner, &claim);
+    assert_eq!(short.lease().seconds, waiting_seconds(&claim));
+    inner.move_back(&claim, &inner.keep).await.unwrap();
+    let long = on(&inner, &claim).lease().id;
+    assert_eq!(key(&inner, &claim).await.lease, long);
+    if let Some(entry) = inner.table().claims.get_mut(&claim.id) {
+        entry.on = Some(short);
+    }
+    inner.move_back(&claim, &inner.keep).await.unwrap();
+    assert_eq!(on(&inner, &claim).lease().id, long, "it is there already");
+    assert!(matches!(inner.renew(std::slice::from_ref(&claim)).await[..], [Ok(Renewal::Held { .. })]));
+    inner.end(&claim, std::time::Duration::ZERO).await.unwrap();
+}
+
+/// A copy arrives after the hold was broken: what keeps the name closed ends when it should, and not with the client.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_late_copy_leaves_a_closed_name_alone() {
+    let (inner, other) = (client(), client());
+    let claim = Claim { lock_delay: LONG, ..mutex("moved late") };
+    handed_over(&inner, &claim).await;
+    let to = inner.lasting_lease(seconds(&claim), claim.ttl, &inner.keep).await.unwrap();
+    let copy = moving(&inner.table().claims[&claim.id], to.lease()).expect("it stands on the short one");
+    let broken = key(&inner, &claim).await.key;
+    assert_eq!(other.break_holds(&claim.name, None).await.unwrap(), 1);
+    let closed = read(&inner, &broken).await.expect("it stays closed");
+    assert!(!inner.txn("renewing a hold", copy).await.unwrap().value.succeeded);
+    assert_eq!(read(&inner, &broken).await.expect("it stays closed"), closed);
+    assert_eq!(other.break_holds(&claim.name, None).await.unwrap(), 1);
+}
+
+/// The member that is asked for locks falls silent: renewals, the first one too, go another way.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_first_renewal_does_not_wait_for_the_others() {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap(); // connections are made, and that is all
+    let server = tenure_testkit::servers::etcd::Etcd::shared().address();
+    let inner = client_at(&format!("etcd://{server},{}", silent.local_addr().unwrap()));
+    let is_at_server = |link: &Link| {
+        let address = &link.settings.members[link.number() as usize % 2];
+        *address == Address::new(server.ip().to_string(), server.port())
+    };
+    for link in [&inner.asks, &inner.keep] {
+        if !is_at_server(link) {
+            link.leave(link.number());
+        }
+    }
+    let claim = mutex("renewed beside a silent member");
+    handed_over(&inner, &claim).await;
+    inner.asks.leave(inner.asks.number());
+    assert!(is_at_server(&inner.keep) && !is_at_server(&inner.asks));
+    let renewed = in_time("the renewal", inner.renew(std::slice::from_ref(&claim))).await;
+    assert!(matches!(renewed[..], [Ok(Renewal::Held { .. })]), "{renewed:?}");
+    assert_eq!(on(&inner, &claim).lease().seconds, seconds(&claim), "it has its whole ttl");
+    inner.asks.leave(inner.asks.number());
+    inner.end(&claim, std::time::Duration::ZERO).await.unwrap();
+}
