@@ -23,20 +23,16 @@
 //!   not list; whoever deletes waiting nodes of a live client by hand may let two in, until the second one's node is looked at.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tenure_core::{Claim, Clock, Error, ErrorKind, Grant, Instant, Kind, Mode, Result, Token, Wait};
 
 use crate::error::refused;
-use crate::inner::{Entry, Inner};
+use crate::inner::{Entry, Inner, SLOW_LOOK};
 use crate::layout::{Key, Layout, Place, WAITING, is_movable, node_prefix, place};
-use crate::line::{Line, Standing, of};
+use crate::line::{Line, Standing, is_used_up};
 use crate::session::{Session, Trouble, User, Watched};
 use crate::ticket::Ticket;
 use crate::wire::{Event, Listed, NodeKind, Refusal, Reply, Request};
-
-/// How long a waiter sleeps without looking whether it was forgotten.
-const SLOW_LOOK: Duration = Duration::from_secs(10);
 
 /// What came of asking on one session.
 enum Came {
@@ -116,6 +112,7 @@ impl Inner {
         let entry = Entry {
             user: user.clone(),
             moving: None,
+            ending: false,
             parent: parent.to_owned(),
             node: None,
             sequence: 0,
@@ -144,21 +141,23 @@ impl Inner {
         if wait == Wait::No && self.is_busy(&user.0, claim, parent).await? {
             return Ok(Came::TooLate);
         }
-        let Some((mut node, mut line)) = self.join(&user.0, claim, parent).await? else { return Ok(Came::Nothing) };
+        let Some((mut node, mut line, mut seen)) = self.join(&user.0, claim, parent).await? else {
+            return Ok(Came::Nothing);
+        };
         let path = |node: &str| format!("{parent}/{node}");
-        let mut waited = false;
         loop {
             let session = &user.0;
             let Some(me) = line.find(&node.name) else { return Ok(Came::Nothing) };
+            self.must_be_in_order(session, &line.0[me], parent).await?;
             self.must_match(session, claim, &line, &path(&node.name)).await?;
             let standing = line.standing(me);
             if standing == Standing::Enter {
-                return Ok(self.let_in(session, claim, &node, parent, since, waited));
+                return Ok(self.let_in(session, claim, &node, parent, since, seen));
             }
             if wait == Wait::No || Instant::now() >= deadline {
                 return Ok(Came::TooLate);
             }
-            (*queued, waited) = (true, true);
+            (*queued, seen) = (true, true);
             if is_movable(self.settings.layout, claim) && session.timeout > WAITING {
                 let Some((other, name)) = self.shift(claim, WAITING).await? else { return Ok(Came::Nothing) };
                 (user, node.name) = (other, name);
@@ -181,7 +180,7 @@ impl Inner {
             since = Instant::now();
             match event {
                 Heard::Gone if decides && session.until() > since => {
-                    return Ok(self.let_in(session, claim, &node, parent, since, waited));
+                    return Ok(self.let_in(session, claim, &node, parent, since, seen));
                 }
                 Heard::Gone | Heard::Change => {
                     let Some(now) = self.list(session, claim, parent, false).await? else { return Ok(Came::Nothing) };
@@ -203,7 +202,7 @@ impl Inner {
         let Ok(mut outcomes) = self.flight(session, "a look at the line", look).await? else { return Ok(false) };
         let Some(Ok(Reply::Children(children, _))) = outcomes.pop() else { return Ok(false) };
         let mut line = Line::read(self.settings.layout, &children);
-        if line.kind().is_some_and(|kind| kind != (claim.kind, of(claim.mode))) {
+        if !line.fits(claim) {
             return Ok(false); // asking says what is wrong
         }
         let node = String::new();
@@ -212,8 +211,9 @@ impl Inner {
         Ok(line.standing(line.0.len() - 1) != Standing::Enter)
     }
 
-    /// Lists the line and makes the claim's node, in one flight. `None` if the session ends before that is done.
-    async fn join(&self, session: &Session, claim: &Claim, parent: &str) -> Result<Option<(Node, Line)>> {
+    /// Lists the line and makes the claim's node, in one flight; also says whether somebody behind may have seen it wait, which is
+    /// so where the line was listed after the node. `None` if the session ends before that is done.
+    async fn join(&self, session: &Session, claim: &Claim, parent: &str) -> Result<Option<(Node, Line, bool)>> {
         let prefix = format!("{parent}/{}", node_prefix(self.settings.layout, claim, claim.mode, 0));
         let data = Ticket::of(claim).encode();
         loop {
@@ -233,9 +233,13 @@ impl Inner {
                         && listed.is_the_line_before(sequence, stat.czxid)
                     {
                         children.push(node.name.clone());
-                        return Ok(Some((node, Line::read(self.settings.layout, &children))));
+                        let line = Line::read(self.settings.layout, &children);
+                        // A member that is behind may list somebody who has gone: good to wait for, and not to be refused by.
+                        if line.fits(claim) {
+                            return Ok(Some((node, line, false)));
+                        }
                     }
-                    return Ok(self.list(session, claim, parent, false).await?.map(|line| (node, line)));
+                    return Ok(self.list(session, claim, parent, false).await?.map(|line| (node, line, true)));
                 }
                 Ok((Err(Trouble::Refused(Refusal::NO_NODE)), _)) => {
                     if self.make_path(session, parent, NodeKind::Container).await?.is_err_and(|trouble| is_over(&trouble)) {
@@ -248,7 +252,7 @@ impl Inner {
                 Err(_) | Ok(_) => loop {
                     let Some(line) = self.list(session, claim, parent, true).await? else { return Ok(None) };
                     match self.found(session, claim, parent, &line).await? {
-                        Found::Here(node) => return Ok(Some((node, line))),
+                        Found::Here(node) => return Ok(Some((node, line, true))),
                         Found::Nowhere => break,
                         Found::Unsure => {}
                     }
@@ -318,13 +322,8 @@ impl Inner {
 
     /// The name is of another kind, or another number of permits: the first in line has decided that.
     async fn must_match(&self, session: &Session, claim: &Claim, line: &Line, path: &str) -> Result<()> {
-        let Some((kind, permits)) = line.kind() else { return Ok(()) };
-        if kind == claim.kind && permits == of(claim.mode) {
-            return Ok(());
-        }
-        if let Ok([asked]) = session.send([Request::Delete { path: path.to_owned(), version: -1 }]) {
-            let _ = self.within(session, "an end", asked).await;
-        }
+        let Some((kind, permits)) = line.kind().filter(|_| !line.fits(claim)) else { return Ok(()) };
+        self.take_back(session, path.to_owned()).await;
         let what = match permits {
             Some(permits) if kind == claim.kind => format!("the name is in use as a semaphore of {permits} permits"),
             _ => format!("the name is in use as a {kind}, and not as a {}", claim.kind),
@@ -332,18 +331,39 @@ impl Inner {
         Err(Error::new(ErrorKind::Mismatch, what).with_hint("All kinds share one space of names: use another name"))
     }
 
-    /// The claim is in, if its session may still be trusted.
-    fn let_in(&self, session: &Session, claim: &Claim, node: &Node, parent: &str, since: Instant, waited: bool) -> Came {
+    /// A parent whose numbers are used up has no order any more.
+    async fn must_be_in_order(&self, session: &Session, me: &Place, parent: &str) -> Result<()> {
+        if !is_used_up(me.sequence) {
+            return Ok(());
+        }
+        self.take_back(session, format!("{parent}/{}", me.node)).await;
+        let what = format!("{parent} has given all the numbers that a node of ZooKeeper's has for its children");
+        let hint = format!(
+            "They begin anew once {parent} is gone: let nobody ask for a minute, or delete it when it has no children"
+        );
+        Err(Error::new(ErrorKind::Unavailable, what).with_hint(hint))
+    }
+
+    /// Deletes the node of a claim that must not stay in line. If that has no answer, the end of the claim sees to it.
+    async fn take_back(&self, session: &Session, path: String) {
+        if let Ok([asked]) = session.send([Request::Delete { path, version: -1 }]) {
+            let _ = self.within(session, "an end", asked).await;
+        }
+    }
+
+    /// The claim is in, if its session may still be trusted. `seen`: somebody behind may have seen it wait.
+    fn let_in(&self, session: &Session, claim: &Claim, node: &Node, parent: &str, since: Instant, seen: bool) -> Came {
         let until = self.until(session, claim, since);
         if until <= Instant::now() {
             // Either we stood still for longer than the ttl, or the session is over or about to be.
             return if session.is_over() { Came::Nothing } else { Came::In(Grant { token: node.token, until }) };
         }
         self.granted(claim, node.token);
-        if waited && matches!(claim.mode, Mode::Permits { .. }) {
-            // Whoever is behind learns that it is the first now. If this is lost, its slow look finds out.
-            let data = Ticket { entered: true, ..Ticket::of(claim) }.encode();
-            let _ = session.send([Request::Set { path: format!("{parent}/{}", node.name), data, version: -1 }]);
+        if seen && matches!(claim.mode, Mode::Permits { .. }) {
+            // Whoever is behind learns that it is the first now. If this is lost, its slow look finds out. If somebody has asked the
+            // claim to let go meanwhile, that must stay, and says that it is in, too: so only if nobody has written.
+            let data = Ticket { entered: true, token: Some(node.token), ..Ticket::of(claim) }.encode();
+            let _ = session.send([Request::Set { path: format!("{parent}/{}", node.name), data, version: 0 }]);
         }
         Came::In(Grant { token: node.token, until })
     }
@@ -363,7 +383,7 @@ impl Inner {
                 Ok(Heard::Change)
             }
             Ok(Ok((Reply::Data(data, _), told))) => {
-                if says_when_in && Ticket::decode(&data).entered {
+                if says_when_in && Ticket::decode(&data).says_that_it_is_in() {
                     return Ok(Heard::Change);
                 }
                 Ok(self.wait_for(session, told, deadline).await)

@@ -12,11 +12,12 @@
 //!   `try_upgrade` may always say no.
 //!
 //! Who can interleave: changes and the end of one claim take turns. What a lost answer leaves is found out before the next one:
-//! two nodes mean that an upgrade was not finished, so the older counts; one node is what it says.
+//! two nodes mean that an upgrade was not finished, so the older counts; one node is what it says. So it is when the old node is
+//! seen to have gone: the watch on the hold's own node goes to the new one.
 
 use std::sync::Arc;
 
-use tenure_core::{Claim, Grant, Instant, Mode, Result, Token};
+use tenure_core::{Claim, ClaimId, Grant, Instant, Mode, Result, Token};
 
 use crate::error::refused;
 use crate::inner::{Entry, Inner};
@@ -34,7 +35,7 @@ impl Inner {
     pub(crate) async fn convert(self: &Arc<Self>, claim: &Claim, to: Mode, known: Token) -> Result<Option<Grant>> {
         let Some(entry) = self.entry(claim.id) else { return Ok(None) };
         let _turn = entry.turn.lock().await;
-        let Some(entry) = self.settled(claim).await? else { return Ok(None) };
+        let Some(entry) = self.settled(claim.id).await? else { return Ok(None) };
         let is_of_this_hold = entry.token == known;
         let token = match (entry.mode, to) {
             (Mode::Exclusive, Mode::Shared) if is_of_this_hold => Some(self.downgrade(claim, &entry).await?),
@@ -47,29 +48,22 @@ impl Inner {
     }
 
     /// The hold as it is, once everything that was sent for it is known to be done or not; `None` if there is none.
-    async fn settled(&self, claim: &Claim) -> Result<Option<Entry>> {
-        let held = || self.entry(claim.id).filter(|entry| entry.granted && !entry.lost && !entry.user.0.is_over());
+    /// Whoever asks has the turn.
+    pub(crate) async fn settled(&self, id: ClaimId) -> Result<Option<Entry>> {
+        let held = || self.entry(id).filter(|entry| entry.granted && !entry.lost && !entry.user.0.is_over());
         let Some(entry) = held() else { return Ok(None) };
         if !entry.unsure {
             return Ok(Some(entry));
         }
         let (session, parent) = (&entry.user.0, &entry.parent);
-        let look = vec![
-            Request::Delete { path: self.settings.proof(), version: -1 },
-            Request::Children { path: parent.clone(), watch: false },
-        ];
-        let children = match self.flight(session, "a look at a hold", look).await? {
-            Ok(mut outcomes) => match outcomes.pop() {
-                Some(Ok(Reply::Children(children, _))) => children,
-                _ => Vec::new(),
-            },
+        let line = match self.line_after_a_write(session, parent).await? {
+            Ok(line) => line,
             Err(Trouble::Over(_)) => return Ok(None),
             Err(trouble) => return Err(self.explain(trouble, "list", parent)),
         };
-        let line = Line::read(self.settings.layout, &children);
-        let mut mine = line.of(Key::of(claim.id));
+        let mut mine = line.of(Key::of(id));
         let Some(first) = mine.next() else {
-            self.edit(claim.id, |entry| entry.lost = true);
+            self.gone(id);
             return Ok(None);
         };
         let path = |node: &str| format!("{parent}/{node}");
@@ -80,11 +74,11 @@ impl Inner {
             Ok(mut outcomes) => match outcomes.pop() {
                 Some(Ok(Reply::Data(data, stat))) => {
                     let token = Ticket::decode(&data).token.unwrap_or(Token::new(stat.czxid as u64));
-                    self.settle(claim, first.mode, token, first.generation, first.node.clone());
+                    self.settle(id, first.mode, token, first.generation, first.node.clone());
                     Ok(held())
                 }
                 _ => {
-                    self.edit(claim.id, |entry| entry.lost = true);
+                    self.gone(id);
                     Ok(None)
                 }
             },
@@ -93,13 +87,13 @@ impl Inner {
         }
     }
 
-    fn settle(&self, claim: &Claim, mode: Mode, token: Token, generation: u32, node: String) {
-        self.edit(claim.id, |entry| {
+    fn settle(&self, id: ClaimId, mode: Mode, token: Token, generation: u32, node: String) {
+        self.edit(id, |entry| {
             (entry.mode, entry.token, entry.generation, entry.unsure) = (mode, token, generation, false);
             entry.node = Some(node);
         });
-        if let Some(entry) = self.entry(claim.id) {
-            self.watch_soon(&entry.user.0, claim.id); // it is another node now
+        if let Some(entry) = self.entry(id) {
+            self.watch_soon(&entry.user.0, id); // it is another node now
         }
     }
 
@@ -114,7 +108,7 @@ impl Inner {
         self.edit(claim.id, |entry| entry.unsure = true);
         match self.flight(session, "a change of mode", vec![swap]).await?.map(|mut outcomes| outcomes.pop()) {
             Ok(Some(Ok(_))) => {
-                self.settle(claim, Mode::Shared, entry.token, generation, name);
+                self.settle(claim.id, Mode::Shared, entry.token, generation, name);
                 Ok(entry.token)
             }
             Ok(Some(Err(Trouble::Refused(refusal)))) => Err(refused(refusal, "change", &path)),
@@ -162,7 +156,7 @@ impl Inner {
             }
         }
         if is_alone && still_held {
-            self.settle(claim, Mode::Exclusive, token, generation, name);
+            self.settle(claim.id, Mode::Exclusive, token, generation, name);
             return Ok(Some(token));
         }
         self.edit(claim.id, |entry| entry.unsure = false);

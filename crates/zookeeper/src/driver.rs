@@ -7,7 +7,7 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use tenure_core::{Address, Clock, Instant};
+use tenure_core::{Address, ClaimId, Clock, Instant};
 use tokio::io::AsyncWriteExt;
 use tokio::time::timeout;
 
@@ -180,6 +180,10 @@ async fn reconnect(session: &Session, members: &mut Members, settings: &Settings
         let address = members.next();
         match timeout(limit.min(left), dial(settings, &address, &ticket)).await {
             Ok(Ok(dialed)) if dialed.connected.session == ticket.session && dialed.connected.timeout_ms > 0 => {
+                // From now on it is ended after that, and windows were counted by what it had: it is over before it is ended.
+                if Duration::from_millis(dialed.connected.timeout_ms as u64) < ticket.timeout {
+                    return Err(Fault::expired());
+                }
                 let mut state = session.state();
                 state.trust.reconnected(dialed.asked);
                 state.member = Some(address);
@@ -319,7 +323,7 @@ impl Session {
             }
         } else if state.last_sent + trust::sign_of_life_interval(self.timeout) <= now {
             wire::ping(&mut state.out);
-            state.trust.sent(now);
+            state.trust.pinged(now);
             state.last_sent = now;
             asked_for_life.get_or_insert(now);
         }
@@ -329,10 +333,20 @@ impl Session {
         Ok(write.min(ping).min(silence).min(state.trust.until()).min(fresh))
     }
 
-    /// Hands out what was read.
+    /// Hands out what was read; the holds whose own node changed are looked at, also where nonsense came after the notice: nobody
+    /// says it again.
     fn heard(&self, incoming: &mut Vec<u8>, inner: &Weak<Inner>) -> Result<(), End> {
-        let mut start = 0;
         let mut own = Vec::new();
+        let heard = self.hand_out(incoming, &mut own);
+        if let Some(inner) = inner.upgrade() {
+            own.into_iter().for_each(|id| inner.own_changed(id));
+        }
+        heard
+    }
+
+    /// Hands out what was read, and notes the holds whose own node changed.
+    fn hand_out(&self, incoming: &mut Vec<u8>, own: &mut Vec<ClaimId>) -> Result<(), End> {
+        let (mut start, now) = (0, Instant::now());
         let mut state = self.state();
         while let Some((length, rest)) = incoming[start..].split_first_chunk() {
             let length = length_of(i32::from_be_bytes(*length)).ok_or_else(|| nonsense("the length of an answer"))?;
@@ -348,12 +362,14 @@ impl Session {
                     let notice = wire::notice(&mut body).ok_or_else(|| nonsense("a notice"))?;
                     own.extend(state.notify(&notice));
                 }
-                wire::XID_PING | wire::XID_SET_WATCHES => {}
+                wire::XID_PING => state.trust.ping_answered(now),
+                wire::XID_SET_WATCHES => {}
                 wire::XID_AUTH if header.error == 0 => {}
                 wire::XID_AUTH => return Err(End::Over(Fault::login())),
                 xid => {
                     let pending = state.pending.pop_front().filter(|pending| pending.xid == xid);
                     let pending = pending.ok_or_else(|| nonsense("the number of an answer"))?;
+                    state.trust.answered(pending.sent, now);
                     let outcome = match header.error {
                         0 => match pending.request.decode(&mut body, header.zxid) {
                             Some(outcome) => outcome,
@@ -384,15 +400,68 @@ impl Session {
                 }
             }
         }
-        drop(state);
         incoming.drain(..start);
-        if let Some(inner) = inner.upgrade().filter(|_| !own.is_empty()) {
-            own.into_iter().for_each(|id| inner.own_changed(id));
-        }
         Ok(())
     }
 }
 
 fn nonsense(what: &'static str) -> End {
     End::Left(Fault::nonsense(what))
+}
+
+#[cfg(test)]
+mod tests {
+    use tenure_core::{Mode, Token};
+    use tenure_testkit::eventually;
+
+    use super::*;
+    use crate::inner::Entry;
+    use crate::session::Watcher;
+
+    fn session() -> Arc<Session> {
+        let connected = wire::Connected { timeout_ms: 60_000, session: 1, password: Vec::new() };
+        let carrier = Carrier::Other(Box::new(tokio::io::duplex(1).0));
+        let dialed = Dialed { carrier, asked: Instant::now(), connected, next_xid: 1 };
+        let state = State::of(&dialed, Address::new("nowhere", 1));
+        Arc::new(Session::new(Access::World, state.timeout, state))
+    }
+
+    fn hold(session: &Arc<Session>) -> Entry {
+        Entry {
+            user: session.enter(),
+            moving: None,
+            ending: false,
+            parent: "/x".to_owned(),
+            node: Some("y".to_owned()),
+            sequence: 0,
+            generation: 0,
+            mode: Mode::Exclusive,
+            token: Token::new(1),
+            granted: true,
+            lost: false,
+            unsure: false,
+            asked: None,
+            turn: Arc::default(),
+        }
+    }
+
+    /// As a server says that `/x/y` was deleted.
+    fn notice() -> Vec<u8> {
+        let path = b"/x/y";
+        let numbers = [wire::XID_NOTICE, -1, -1, 0, 2, 3, path.len() as i32];
+        let body: Vec<u8> = numbers.into_iter().flat_map(i32::to_be_bytes).chain(*path).collect();
+        [&(body.len() as i32).to_be_bytes()[..], &body].concat()
+    }
+
+    #[tokio::test]
+    async fn a_hold_is_looked_at_though_nonsense_came_after_the_notice() {
+        let inner = Inner::new(Settings::default(), tokio::runtime::Handle::current());
+        let (session, id, own) = (session(), ClaimId::from_bytes([7; 16]), (Watched::Node, "/x/y".to_owned()));
+        inner.book().insert(id, hold(&session));
+        session.state().watchers.insert(own.clone(), vec![Watcher::Own(id)]);
+        let mut incoming = [notice(), (-1_i32).to_be_bytes().to_vec()].concat();
+        assert!(matches!(session.heard(&mut incoming, &Arc::downgrade(&inner)), Err(End::Left(_))));
+        assert!(!session.state().watchers.contains_key(&own), "a watch tells once");
+        eventually("it is looked at and watched again", || session.state().watchers.contains_key(&own)).await;
+    }
 }

@@ -4,10 +4,13 @@
 //! write and a list on the claim's own session find it; nothing that the session has sent before can come after that (see
 //! [`session`](crate::session)). A claim of a session that is over has nothing any more, or nothing that its leader will not take
 //! away by itself. So an end is final.
+//!
+//! Where nobody answers, whoever asked for the end gives up after a while, and the session may go on all the same: then the claim would
+//! stand there for as long as the client lives. So what is to be ended is noted, and [ended again](Inner::end_abandoned) once a second.
 
 use std::sync::Arc;
 
-use tenure_core::{Claim, Instant, Result};
+use tenure_core::{Claim, ClaimId, Instant, Result};
 
 use crate::error::refused;
 use crate::inner::{Entry, Inner};
@@ -23,35 +26,51 @@ impl Inner {
     /// Dropped, it may have been done or not: end it again.
     pub(crate) async fn end(self: &Arc<Self>, claim: &Claim) -> Result<()> {
         self.bury(claim.id);
-        let Some(entry) = self.entry(claim.id) else {
+        if self.entry(claim.id).is_none() {
             return self.end_unknown(claim).await;
-        };
+        }
+        self.edit(claim.id, |entry| entry.ending = true);
+        self.end_known(claim.id).await
+    }
+
+    /// Ends what was to be ended, and whose end nobody waits for any more.
+    pub(crate) fn end_abandoned(self: &Arc<Self>) {
+        let is_abandoned = |entry: &Entry| entry.ending && entry.turn.try_lock().is_ok();
+        let ids: Vec<ClaimId> = self.book().iter().filter(|(_, entry)| is_abandoned(entry)).map(|(id, _)| *id).collect();
+        for id in ids {
+            let inner = Arc::clone(self);
+            self.home.spawn(async move { inner.end_known(id).await });
+        }
+    }
+
+    async fn end_known(&self, id: ClaimId) -> Result<()> {
+        let Some(entry) = self.entry(id) else { return Ok(()) };
         let _turn = entry.turn.lock().await;
-        let Some(entry) = self.entry(claim.id) else { return Ok(()) }; // somebody was faster
-        // What was sent last for a claim on its way to another session was sent there.
-        let session = &entry.moving.as_ref().unwrap_or(&entry.user).0;
+        let Some(entry) = self.entry(id) else { return Ok(()) }; // somebody was faster
+        // What was sent last for a claim on its way to another session was sent there; if that is over, it may not have arrived.
+        for user in [entry.moving.as_ref(), Some(&entry.user)].into_iter().flatten() {
+            if self.end_in(&user.0, id, &entry).await? {
+                break;
+            }
+        }
+        self.forget(id);
+        Ok(())
+    }
+
+    /// Ends a claim by way of this session; `false` if that is over.
+    async fn end_in(&self, session: &Session, id: ClaimId, entry: &Entry) -> Result<bool> {
         let deadline = Instant::now() + self.settings.answer_limit;
         let sure = entry.node.is_some() && !entry.unsure && entry.moving.is_none();
         loop {
-            let trouble =
-                match if sure { self.delete(session, &entry).await? } else { self.search(session, claim, &entry).await? } {
-                    Ok(()) => {
-                        self.forget(claim.id);
-                        return Ok(());
-                    }
-                    Err(trouble) => trouble,
-                };
+            let ended = if sure { self.delete(session, entry).await? } else { self.search(session, id, entry).await? };
+            let Err(trouble) = ended else { return Ok(true) };
             if matches!(trouble, Trouble::Over(_)) || session.is_over() {
-                self.forget(claim.id);
-                return Ok(());
+                return Ok(false);
             }
             let left = deadline.since(Instant::now());
             match tokio::time::timeout(left, session.here()).await {
                 Ok(Ok(())) => {}
-                Ok(Err(_)) => {
-                    self.forget(claim.id);
-                    return Ok(());
-                }
+                Ok(Err(_)) => return Ok(false),
                 Err(_) => return Err(self.explain(trouble, "delete a node in", &entry.parent)),
             }
         }
@@ -62,7 +81,7 @@ impl Inner {
     pub(crate) async fn clear_away(&self, claim: &Claim) -> Result<()> {
         let Some(entry) = self.entry(claim.id).filter(|entry| entry.node.is_some()) else { return Ok(()) };
         for user in [Some(&entry.user), entry.moving.as_ref()].into_iter().flatten().filter(|user| !user.0.is_over()) {
-            match self.search(&user.0, claim, &entry).await? {
+            match self.search(&user.0, claim.id, &entry).await? {
                 Ok(()) | Err(Trouble::Over(_)) => {}
                 Err(trouble) => return Err(self.explain(trouble, "delete a node in", &entry.parent)),
             }
@@ -84,22 +103,30 @@ impl Inner {
     }
 
     /// Finds the claim's nodes and deletes them.
-    async fn search(&self, session: &Session, claim: &Claim, entry: &Entry) -> Result<Result<(), Trouble>> {
-        let parent = &entry.parent;
+    async fn search(&self, session: &Session, id: ClaimId, entry: &Entry) -> Result<Result<(), Trouble>> {
+        match self.line_after_a_write(session, &entry.parent).await? {
+            Err(trouble) => Ok(Err(trouble)),
+            Ok(line) => self.delete_of(session, &entry.parent, &line, Key::of(id)).await,
+        }
+    }
+
+    /// A name's line, with all that this session has sent before: a write goes first.
+    pub(crate) async fn line_after_a_write(&self, session: &Session, parent: &str) -> Result<Result<Line, Trouble>> {
         let look = vec![
             Request::Delete { path: self.settings.proof(), version: -1 },
-            Request::Children { path: parent.clone(), watch: false },
+            Request::Children { path: parent.to_owned(), watch: false },
         ];
         let children = match self.flight(session, "a look for a node", look).await? {
             Err(trouble) => return Ok(Err(trouble)),
             Ok(mut outcomes) => match outcomes.pop() {
                 Some(Ok(Reply::Children(children, _))) => children,
-                Some(Err(Trouble::Refused(Refusal::NO_NODE))) => return Ok(Ok(())),
-                Some(Err(trouble)) => return Err(self.explain(trouble, "list", parent)),
-                _ => return Ok(Ok(())),
+                Some(Err(Trouble::Refused(refusal))) if refusal != Refusal::NO_NODE => {
+                    return Err(refused(refusal, "list", parent));
+                }
+                _ => Vec::new(),
             },
         };
-        self.delete_of(session, parent, &Line::read(self.settings.layout, &children), Key::of(claim.id)).await
+        Ok(Ok(Line::read(self.settings.layout, &children)))
     }
 
     /// Deletes the nodes of a claim that are in this line.

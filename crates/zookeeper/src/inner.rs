@@ -21,6 +21,8 @@ use crate::wire::{NodeKind, Refusal, Reply, Request};
 
 /// A hold that is shorter than this never has its own node watched: it would cost a request and save nothing.
 const WATCHED_AFTER: Duration = Duration::from_millis(50);
+/// How long it is waited at most before something is looked at again that nobody may have told of.
+pub(crate) const SLOW_LOOK: Duration = Duration::from_secs(10);
 /// How long a session without claims is kept.
 const IDLE: Duration = Duration::from_secs(60);
 /// How long it is remembered that a claim was ended.
@@ -56,8 +58,10 @@ struct Sessions {
 #[derive(Clone)]
 pub(crate) struct Entry {
     pub(crate) user: User,
-    /// The session that it is on its way to.
+    /// The session that it is on its way to, or was when nobody answered.
     pub(crate) moving: Option<User>,
+    /// Its end was asked for.
+    pub(crate) ending: bool,
     pub(crate) parent: String,
     /// Its node, once its name is known.
     pub(crate) node: Option<String>,
@@ -226,7 +230,9 @@ impl Inner {
         lock(&self.sessions).open.retain(|other| !Arc::ptr_eq(other, session));
         let mut lost = Vec::new();
         for (id, entry) in self.book().iter_mut() {
-            if Arc::ptr_eq(&entry.user.0, session) && entry.granted && !entry.lost {
+            let users = [Some(&entry.user), entry.moving.as_ref()];
+            let concerns = users.into_iter().flatten().any(|user| Arc::ptr_eq(&user.0, session));
+            if concerns && entry.granted && !entry.lost {
                 entry.lost = true;
                 lost.push(*id);
             }
@@ -312,11 +318,9 @@ impl Inner {
         // All in one flight: a parent is there before its child is asked for.
         match self.flight(session, "make a node", ends.map(create).collect()).await? {
             Err(trouble) => Ok(Err(trouble)),
-            Ok(outcomes) => match outcomes.into_iter().last() {
-                Some(Err(Trouble::Refused(refusal))) if ![Refusal::NODE_EXISTS, Refusal::NO_NODE].contains(&refusal) => {
-                    Err(refused(refusal, "make the node", path))
-                }
-                _ => Ok(Ok(())),
+            Ok(outcomes) => match in_the_way(&outcomes) {
+                Some(refusal) => Err(refused(refusal, "make the node", path)),
+                None => Ok(Ok(())),
             },
         }
     }
@@ -422,6 +426,7 @@ impl Inner {
     }
 
     async fn look_at_own(&self, id: ClaimId) {
+        let mut pause = WATCHED_AFTER;
         loop {
             let Some(entry) = self.entry(id).filter(|entry| entry.granted && !entry.lost) else { return };
             let Some(path) = entry.path() else { return };
@@ -436,19 +441,10 @@ impl Inner {
             match session.call(Request::Get { path: path.clone(), watch: true }).await {
                 Ok(Reply::Data(data, _)) => return self.heard_ask(id, Ticket::decode(&data).asked),
                 Err(Trouble::Refused(Refusal::NO_NODE)) => {
-                    let mut is_lost = false;
-                    self.edit(id, |entry| {
-                        // A change of its mode has another node, and is under way if this one has gone.
-                        is_lost = entry.path().as_deref() == Some(&path) && !entry.unsure && entry.moving.is_none();
-                        entry.lost |= is_lost;
-                    });
-                    if is_lost {
-                        if let Some(news) = self.news.get() {
-                            news.lost(id);
-                        }
-                        return;
-                    }
-                    tokio::time::sleep(WATCHED_AFTER).await;
+                    self.own_went(id, &path).await;
+                    // Such a look costs a write, and what is left unfinished may stay so until the next renewal.
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(SLOW_LOOK);
                 }
                 Err(Trouble::Unsure(_)) => {
                     if session.here().await.is_err() {
@@ -457,6 +453,42 @@ impl Inner {
                 }
                 Ok(_) | Err(_) => return,
             }
+        }
+    }
+
+    /// A hold's own node is not there: the hold is gone, or a move or a change of its mode has given it another one.
+    async fn own_went(&self, id: ClaimId, path: &str) {
+        let Some(entry) = self.entry(id) else { return };
+        let Ok(_turn) = entry.turn.try_lock() else { return }; // whoever has it sees to it
+        let Some(entry) = self.entry(id).filter(|entry| entry.path().as_deref() == Some(path)) else { return };
+        if entry.moving.is_some() {
+            if self.is_nowhere(id, &entry).await {
+                self.gone(id);
+            }
+        } else if entry.unsure {
+            let _ = self.settled(id).await; // if nobody answers, it is tried again
+        } else {
+            self.gone(id);
+        }
+    }
+
+    /// Whether a claim has no node under any name, though a move had no answer.
+    async fn is_nowhere(&self, id: ClaimId, entry: &Entry) -> bool {
+        for user in [Some(&entry.user), entry.moving.as_ref()].into_iter().flatten() {
+            match self.line_after_a_write(&user.0, &entry.parent).await {
+                Ok(Ok(line)) if line.of(Key::of(id)).next().is_none() => {}
+                _ => return false,
+            }
+        }
+        true
+    }
+
+    /// A hold has no node any more: so it is lost, and told.
+    pub(crate) fn gone(&self, id: ClaimId) {
+        let mut is_new = false;
+        self.edit(id, |entry| is_new = !std::mem::replace(&mut entry.lost, true));
+        if let Some(news) = self.news.get().filter(|_| is_new) {
+            news.lost(id);
         }
     }
 
@@ -473,7 +505,35 @@ impl Inner {
     }
 }
 
+/// Why a path was not made, if asking again will not change it: what was said to the last of its nodes whose parent is there. What
+/// was said to those before it says nothing: a node that is there is refused, too, where nobody may make another beside it.
+fn in_the_way(outcomes: &[Outcome]) -> Option<Refusal> {
+    let parent_is_there = |outcome: &&Outcome| !matches!(outcome, Err(Trouble::Refused(Refusal::NO_NODE)));
+    match outcomes.iter().rev().find(parent_is_there) {
+        Some(Err(Trouble::Refused(refusal))) if *refusal != Refusal::NODE_EXISTS => Some(*refusal),
+        _ => None,
+    }
+}
+
 /// The client's runtime is gone.
 pub(crate) fn closed() -> Error {
     Error::new(ErrorKind::Unavailable, "this client was closed").with_hint("Connect again")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_a_missing_node_was_refused_for_is_in_the_way() {
+        let made = || Ok(Reply::Done);
+        let refused = |refusal| Err(Trouble::Refused(refusal));
+        let (no_auth, exists, no_node) =
+            (|| refused(Refusal::NO_AUTH), || refused(Refusal::NODE_EXISTS), || refused(Refusal::NO_NODE));
+        assert_eq!(in_the_way(&[no_auth(), no_node(), no_node()]), Some(Refusal::NO_AUTH), "the first one is missing");
+        assert_eq!(in_the_way(&[exists(), no_auth()]), Some(Refusal::NO_AUTH));
+        assert_eq!(in_the_way(&[no_auth(), made(), made()]), None, "the first one is there");
+        assert_eq!(in_the_way(&[no_auth(), exists(), no_node()]), None, "the second one went meanwhile: make it again");
+        assert_eq!(in_the_way(&[exists(), exists()]), None);
+    }
 }

@@ -1,7 +1,8 @@
 //! The line of a name, from the names of its nodes: who is in, who is next, and whom a waiter watches. Pure.
 //!
 //! Nobody asks the server who holds: the order of the nodes says it, by [`admit`](tenure_core::admit), the same to everybody who
-//! lists them. Sequence numbers are signed and wrap, so they are compared by their distance.
+//! lists them. Sequence numbers are signed and wrap, so they are compared by their distance. But servers from 3.6 on stop counting at
+//! the highest one, and give it to everybody: whoever gets one of the last numbers [may not stay](is_used_up).
 //!
 //! **When is an event the grant?** A waiter watches one node. When that one goes, the waiter is in without another look if nobody
 //! else can have been in its way:
@@ -14,7 +15,7 @@
 //! - permits look again: it takes a count.
 //! - whoever is behind a node that may [move](crate::shift) to another session looks again, too.
 
-use tenure_core::{ClaimId, Entry, Kind, Mode, admit};
+use tenure_core::{Claim, ClaimId, Entry, Kind, Mode, admit};
 
 use crate::layout::{Key, Layout, Place, place};
 
@@ -105,10 +106,21 @@ impl Line {
         self.0.first().map(|first| (first.kind, of(first.mode)))
     }
 
+    /// Whether a claim is of the same kind, and of as many permits.
+    pub(crate) fn fits(&self, claim: &Claim) -> bool {
+        self.kind().is_none_or(|(kind, permits)| kind == claim.kind && permits == of(claim.mode))
+    }
+
     fn entry(&self, me: usize) -> Entry {
         // The rule wants ids to tell places apart: their numbers do.
         admit(self.0[..=me].iter().enumerate().map(|(at, place)| (id(at), place.mode)), id(me))
     }
+}
+
+/// Whether a parent that gives this number has hardly any left, or none: then nobody knows for long who came first. It must go, with
+/// its line, so that the next one begins anew.
+pub(crate) fn is_used_up(sequence: i32) -> bool {
+    !(0..i32::MAX - (1 << 20)).contains(&sequence)
 }
 
 /// Of how many permits.
@@ -147,6 +159,12 @@ mod tests {
         let order: Vec<&str> = line.0.iter().map(|place| place.node.as_str()).collect();
         assert_eq!(order, [&*nodes[1], &*nodes[3], &*nodes[0], &*nodes[2]]);
         assert_eq!(nodes[0], "mutex-0000000000000003-0--2147483648");
+    }
+
+    #[test]
+    fn the_last_numbers_are_nobodys() {
+        assert!([0, 1, i32::MAX / 2, i32::MAX - (1 << 21)].into_iter().all(|sequence| !is_used_up(sequence)));
+        assert!([i32::MAX - 1, i32::MAX, i32::MIN, -1].into_iter().all(is_used_up), "it sticks, or has wrapped");
     }
 
     #[test]

@@ -5,8 +5,10 @@
 //! hold is still there is told by the watch on its own node.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tenure_core::{Claim, Error, Instant, Renewal, Result};
+use tokio::task::JoinSet;
 
 use crate::inner::Inner;
 use crate::session::{Session, Trouble};
@@ -19,17 +21,15 @@ impl Inner {
     /// # Cancel safety
     /// Dropped while a write has no answer, the session leaves that connection.
     pub(crate) async fn renew(self: &Arc<Self>, claims: &[Claim]) -> Vec<Result<Renewal>> {
-        let mut proved: Vec<(Arc<Session>, Option<Trouble>)> = Vec::new();
+        let mut sessions: Vec<Arc<Session>> = Vec::new();
         for claim in claims {
             let Some(entry) = self.entry(claim.id).filter(|entry| entry.granted && !entry.lost) else { continue };
-            if !proved.iter().any(|(session, _)| Arc::ptr_eq(session, &entry.user.0)) {
-                proved.push((Arc::clone(&entry.user.0), None));
+            if !sessions.iter().any(|session| Arc::ptr_eq(session, &entry.user.0)) {
+                sessions.push(Arc::clone(&entry.user.0));
             }
         }
-        // One after the other is as good as all at once: there are as many as ttls, and each has mostly renewed itself.
-        for (session, trouble) in &mut proved {
-            *trouble = self.prove(session).await.err();
-        }
+        let shortest = claims.iter().map(|claim| claim.ttl).min().unwrap_or_default();
+        let proved = self.prove_all(sessions, shortest / 24).await;
         claims.iter().for_each(|claim| self.shift_home(claim));
         let now = Instant::now();
         claims
@@ -40,28 +40,51 @@ impl Inner {
                 };
                 let session = &entry.user.0;
                 match proved.iter().find(|(other, _)| Arc::ptr_eq(other, session)) {
-                    Some((_, None)) if session.until() > now => {
-                        Ok(Renewal::Held { until: self.until(session, claim, now), asked: entry.asked })
+                    Some((_, Ok(()))) if session.until() > now => {
+                        let until = self.until(session, claim, now);
+                        // On its way to another session, its node may be in that one.
+                        let until = entry.moving.map_or(until, |other| until.min(other.0.until()));
+                        Ok(Renewal::Held { until, asked: entry.asked })
                     }
                     _ if session.is_over() => Ok(Renewal::Lost),
-                    Some((_, Some(trouble))) => {
-                        Err(self.explain(trouble.clone(), "renew a session at", &self.settings.root))
-                    }
+                    Some((_, Err(trouble))) => Err(self.explain(trouble.clone(), "renew a session at", &self.settings.root)),
                     _ => Err(self.unproved()),
                 }
             })
             .collect()
     }
 
+    /// Sees to it that the sessions are known to be alive, all at once. Those that are not proved so long after the first one was
+    /// are missing in the answer, and asked for again soon: one that finds no member must not use up the others' time.
+    async fn prove_all(self: &Arc<Self>, sessions: Vec<Arc<Session>>, patience: Duration) -> Vec<Proved> {
+        let (known, unknown): (Vec<_>, Vec<_>) = sessions.into_iter().partition(|session| is_proved(session));
+        let mut proved: Vec<Proved> = known.into_iter().map(|session| (session, Ok(()))).collect();
+        let mut proving = JoinSet::new();
+        for session in unknown {
+            let inner = Arc::clone(self);
+            let prove = async move {
+                let outcome = inner.prove(&session).await;
+                (session, outcome)
+            };
+            proving.spawn_on(prove, &self.home);
+        }
+        while proved.iter().all(|(_, outcome)| outcome.is_err())
+            && let Some(Ok(next)) = proving.join_next().await
+        {
+            proved.push(next);
+        }
+        let rest = async {
+            while let Some(Ok(next)) = proving.join_next().await {
+                proved.push(next);
+            }
+        };
+        let _ = tokio::time::timeout(patience, rest).await;
+        proved
+    }
+
     /// Sees to it that the session is known to be alive.
     async fn prove(&self, session: &Session) -> Result<(), Trouble> {
-        let (timeout, now) = (session.timeout, Instant::now());
-        let usual = trust::lag(timeout) + trust::sign_of_life_interval(timeout) * 2;
-        let is_here = session.phase.borrow().is_here();
-        if is_here && session.until() + usual > now + (timeout - tenure_core::margin(timeout)) {
-            return Ok(());
-        }
-        let _leaves = Impatience { session, since: now };
+        let _leaves = Impatience { session, since: Instant::now() };
         loop {
             session.here().await.map_err(Trouble::Over)?;
             match session.call(Request::Delete { path: self.settings.proof(), version: -1 }).await {
@@ -76,6 +99,17 @@ impl Inner {
         Error::new(tenure_core::ErrorKind::Unavailable, "the session could not be renewed in time")
             .with_hint("The servers are slow, or cannot be reached; the hold is lost by its own clock if that goes on")
     }
+}
+
+/// What came of proving a session.
+type Proved = (Arc<Session>, Result<(), Trouble>);
+
+/// Whether a session has renewed itself as it should.
+fn is_proved(session: &Session) -> bool {
+    let (timeout, now) = (session.timeout, Instant::now());
+    let usual = trust::lag(timeout) + trust::sign_of_life_interval(timeout) * 2;
+    let is_here = session.phase.borrow().is_here();
+    is_here && session.until() + usual > now + (timeout - tenure_core::margin(timeout))
 }
 
 /// Leaves a connection over which nothing came back.

@@ -309,7 +309,6 @@ impl State {
         let (xid, sent) = (self.next_xid, Instant::now());
         self.next_xid = if xid == i32::MAX { 1 } else { xid + 1 };
         request.encode(xid, access, &mut self.out);
-        self.trust.sent(sent);
         self.last_sent = sent;
         if request.is_write() {
             self.last_write = sent;

@@ -9,9 +9,10 @@
 //! Whoever watches such a node does not take its going for the end of it: its name says that it may move, and then the line is
 //! listed again.
 //!
-//! Who can interleave: moves, changes of mode and the end of one claim take turns. A hold that is on its way is trusted for no
-//! longer than its old session until the new node is known to be there; an end looks for its nodes in the session that it was on
-//! its way to, since what was sent last was sent there.
+//! Who can interleave: moves, changes of mode and the end of one claim take turns. A hold that is on its way, or whose move had no
+//! answer, is trusted for no longer than either of its two sessions, since its node may be in one or the other; the next renewal
+//! finishes the move. An end looks for its nodes in the session that it was on its way to, since what was sent last was sent there,
+//! and in the old one if that is over.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -89,8 +90,9 @@ impl Inner {
 
     /// Moves a hold that waited to the session of its own ttl, in the background.
     pub(crate) fn shift_home(self: &Arc<Self>, claim: &Claim) {
-        let is_away =
-            |entry: &Entry| entry.granted && !entry.lost && entry.moving.is_none() && entry.user.0.wanted < claim.ttl;
+        // One that is on its way is left alone while somebody sees to it.
+        let is_free = |entry: &Entry| entry.moving.is_none() || entry.turn.try_lock().is_ok();
+        let is_away = |entry: &Entry| entry.granted && !entry.lost && entry.user.0.wanted < claim.ttl && is_free(entry);
         if is_movable(self.settings.layout, claim) && self.entry(claim.id).is_some_and(|entry| is_away(&entry)) {
             let (inner, claim) = (Arc::clone(self), claim.clone());
             // If it does not work now, the next renewal tries again; until then the hold stands on the short session.

@@ -25,6 +25,11 @@ impl Ticket {
         Ticket { note: note.clone(), origin: origin.clone(), ttl: *ttl, token: None, asked: None, entered: false }
     }
 
+    /// Whether it is known from this alone that the claim is in: only holders are asked to let go.
+    pub(crate) fn says_that_it_is_in(&self) -> bool {
+        self.entered || self.asked.is_some()
+    }
+
     /// As lines of text. Notes and hosts have no control characters, so a line is a line.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let Origin { host, pid } = &self.origin;
@@ -100,6 +105,12 @@ mod tests {
         fn rubbish_is_shown_as_far_as_it_goes(bytes in prop::collection::vec(any::<u8>(), 0..80)) {
             Ticket::decode(&bytes);
         }
+    }
+
+    #[test]
+    fn whoever_was_asked_to_let_go_is_in() {
+        let says = |text: &[u8]| Ticket::decode(text).says_that_it_is_in();
+        assert!(!says(b"\nhost=h\n") && says(b"\nhost=h\nentered\n") && says(b"\nasked_by=h\nasked_pid=3\nasked=\n"));
     }
 
     #[test]

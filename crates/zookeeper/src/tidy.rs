@@ -1,8 +1,9 @@
-//! Leaving nothing: names that nobody uses any more, and sessions that nobody needs.
+//! Leaving nothing: names that nobody uses any more, sessions that nobody needs, claims that could not be ended at once.
 //!
 //! A name is a container, which the leader takes away a minute or so after it became empty. Whoever used a name and let it go does
 //! not wait for that: a few seconds later it deletes the container, if it is still empty; the server refuses to delete one that
-//! is not. Who asks in that very moment finds no container, and makes it again.
+//! is not. Who asks in that very moment finds no container, and makes it again. A name may also be a node that somebody made to
+//! stay, as Curator's users do: only containers go.
 
 use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
@@ -10,7 +11,8 @@ use std::time::Duration;
 use tenure_core::Instant;
 
 use crate::inner::Inner;
-use crate::wire::Request;
+use crate::session::Outcome;
+use crate::wire::{Reply, Request, Stat};
 
 /// How long a name stays after it was let go of, so that one in steady use is not made again and again.
 const QUIET: Duration = Duration::from_secs(3);
@@ -26,6 +28,7 @@ pub(crate) async fn tidy(inner: Weak<Inner>) {
         let Some(inner) = inner.upgrade() else { return };
         inner.tidy_names(QUIET).await;
         inner.tidy_sessions();
+        inner.end_abandoned();
     }
 }
 
@@ -50,9 +53,15 @@ impl Inner {
         }
         let Ok(user) = self.any_session().await else { return };
         for names in names.chunks(AT_ONCE) {
+            let look = |path: &String| Request::Get { path: path.clone(), watch: false };
+            // This member may not have heard yet of a name that was made through another one.
+            let looks = names.iter().take(1).map(|path| Request::Sync { path: path.clone() }).chain(names.iter().map(look));
+            let Ok(Ok(seen)) = self.flight(&user.0, "tidying up", looks.collect()).await else { return };
+            let goes = |seen: &Outcome| matches!(seen, Ok(Reply::Data(_, stat)) if stat.owner == Stat::CONTAINER);
+            let containers = names.iter().zip(seen.iter().skip(1)).filter(|(_, seen)| goes(seen));
             let delete = |path: &String| Request::Delete { path: path.clone(), version: -1 };
             // Refused where somebody else uses it; and if the connection fails, the servers do it later.
-            let _ = self.flight(&user.0, "tidying up", names.iter().map(delete).collect()).await;
+            let _ = self.flight(&user.0, "tidying up", containers.map(|(path, _)| delete(path)).collect()).await;
         }
     }
 }

@@ -13,13 +13,15 @@
 //!   transaction of its own, like any other.
 //! - *The leader hears of a session late.* A member notes whom it has heard of and tells the leader with the answer to the
 //!   leader's next ping, every half tick. A write does not carry the news: what this very write said about our being there may
-//!   still be with the member, and is gone if the member crashes now. But what we said half a tick *before* it travelled on the
-//!   same ordered stream ahead of it, so it has arrived.
+//!   still be with the member, and is gone if the member crashes now. But what the member heard half a tick *before* it travelled on
+//!   the same ordered stream ahead of it, so it has arrived.
+//! - *A member hears late.* What we sent may have stood in a queue for as long as a connection may be silent, and have reached the
+//!   member together with the write. That the member has heard it is known when its answer was read, and not before.
 //!
-//! So: after the answer to a write that was sent at `b`, the leader is known to have heard of whatever this connection sent
-//! until `b − lag`; and of the connection itself, since going on with a session asks the leader about it. The session may be
-//! trusted for the granted timeout from *that* instant, less a margin for clocks of different speed. A session that is new is a
-//! transaction itself, and counts from the instant it was asked for.
+//! So: after the answer to a write that was sent at `b`, the leader is known to have heard of whatever this connection sent and
+//! had the answer to at `b − lag`; and of the connection itself, since going on with a session asks the leader about it. The session
+//! may be trusted for the granted timeout from the *sending* of that, less a margin for clocks of different speed. A session that is
+//! new is a transaction itself, and counts from the instant it was asked for.
 //!
 //! `lag` must be half a tick of the servers, which the protocol does not tell. The shortest timeout a server grants is two ticks
 //! unless somebody configured less, so a quarter of any granted timeout is enough; and no more than five seconds, which is a
@@ -66,27 +68,42 @@ pub(crate) struct Trust {
     heard: Instant,
     /// When the connection was asked for; the leader hears of that before it hears anything else of it.
     opened: Option<Instant>,
-    /// When something was sent on this connection, in order, a step of `lag / 16` apart.
-    sent: VecDeque<Instant>,
+    /// What this connection has sent and had an answer to: when it was sent, a step of `lag / 16` apart, and when its answer was read.
+    answered: VecDeque<(Instant, Instant)>,
+    /// When the pings were sent that have no answer yet.
+    pings: VecDeque<Instant>,
 }
 
 impl Trust {
     /// A session that was asked for then, and is there.
     pub(crate) fn new(timeout: Duration, asked: Instant) -> Self {
-        Trust { timeout, heard: asked, opened: Some(asked), sent: VecDeque::new() }
+        Trust { timeout, heard: asked, opened: Some(asked), answered: VecDeque::new(), pings: VecDeque::new() }
     }
 
     /// The session goes on over another connection, which was asked for then.
     pub(crate) fn reconnected(&mut self, asked: Instant) {
         self.opened = Some(asked);
-        self.sent.clear();
+        self.answered.clear();
+        self.pings.clear();
     }
 
-    /// Something was sent.
-    pub(crate) fn sent(&mut self, at: Instant) {
+    /// A ping was sent.
+    pub(crate) fn pinged(&mut self, at: Instant) {
+        self.pings.push_back(at);
+    }
+
+    /// The answer to the oldest ping was read.
+    pub(crate) fn ping_answered(&mut self, read: Instant) {
+        if let Some(sent) = self.pings.pop_front() {
+            self.answered(sent, read);
+        }
+    }
+
+    /// The answer was read to something that was sent then.
+    pub(crate) fn answered(&mut self, sent: Instant, read: Instant) {
         let step = lag(self.timeout) / 16;
-        if self.sent.back().is_none_or(|last| at.since(*last) >= step) {
-            self.sent.push_back(at);
+        if self.answered.back().is_none_or(|(last, _)| sent.since(*last) >= step) {
+            self.answered.push_back((sent, read));
         }
     }
 
@@ -94,9 +111,9 @@ impl Trust {
     pub(crate) fn written(&mut self, sent: Instant) {
         let known = sent - lag(self.timeout);
         let mut proved = self.opened.unwrap_or(self.heard);
-        while let Some(earlier) = self.sent.front().copied().filter(|earlier| *earlier <= known) {
+        while let Some((earlier, _)) = self.answered.front().copied().filter(|(_, read)| *read <= known) {
             proved = proved.max(earlier);
-            self.sent.pop_front();
+            self.answered.pop_front();
         }
         self.heard = self.heard.max(proved);
         self.opened = Some(self.heard);
@@ -130,11 +147,11 @@ mod tests {
     #[test]
     fn a_write_proves_what_was_sent_long_enough_before_it_and_not_itself() {
         let mut trust = Trust::new(T, at(0));
-        trust.sent(at(5_000));
-        trust.sent(at(6_000));
+        trust.answered(at(5_000), at(5_010));
+        trust.answered(at(6_000), at(6_010));
         trust.written(at(6_000));
         assert_eq!(window(&trust), at(0), "nothing is two seconds older than it");
-        trust.sent(at(7_500));
+        trust.answered(at(7_500), at(7_510));
         trust.written(at(7_500));
         assert_eq!(window(&trust), at(5_000));
         trust.written(at(9_000));
@@ -142,12 +159,28 @@ mod tests {
     }
 
     #[test]
+    fn what_stood_in_a_queue_counts_only_once_its_answer_is_old_enough() {
+        let mut trust = Trust::new(T, at(0));
+        trust.pinged(at(1_000));
+        trust.ping_answered(at(4_000));
+        trust.written(at(4_000));
+        trust.written(at(5_990));
+        assert_eq!(window(&trust), at(0), "the member may have heard it with the write");
+        trust.written(at(6_000));
+        assert_eq!(window(&trust), at(1_000), "and it counts from when it was sent");
+        trust.ping_answered(at(7_000));
+        trust.written(at(20_000));
+        assert_eq!(window(&trust), at(1_000), "nobody asked for that");
+    }
+
+    #[test]
     fn a_new_connection_proves_nothing_before_a_write_and_then_itself() {
         let mut trust = Trust::new(T, at(0));
-        trust.sent(at(1_000));
+        trust.answered(at(1_000), at(1_010));
+        trust.pinged(at(1_500));
         trust.reconnected(at(4_000));
         assert_eq!(window(&trust), at(0));
-        trust.sent(at(4_010));
+        trust.answered(at(4_010), at(4_020));
         trust.written(at(4_010));
         assert_eq!(window(&trust), at(4_000), "and not what the old connection has sent");
     }
@@ -155,7 +188,7 @@ mod tests {
     #[test]
     fn trust_never_goes_back() {
         let mut trust = Trust::new(T, at(0));
-        trust.sent(at(3_000));
+        trust.answered(at(3_000), at(3_010));
         trust.written(at(6_000));
         let before = window(&trust);
         trust.written(at(1_000));

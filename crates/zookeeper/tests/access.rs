@@ -38,6 +38,26 @@ async fn nodes_belong_to_the_login_that_made_them() {
     assert!(findings.iter().any(|finding| finding.what == "access"), "{findings:?}");
 }
 
+/// Nobody may make a node beneath the root of the tree: whoever would need one there is told so, and whoever has one is well.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_missing_right_far_above_is_told() {
+    let server = ZooKeeper::start(ZooKeeperOptions::new());
+    let mut raw = raw::Raw::connect(server.address());
+    raw.create("/apps", b"").unwrap();
+    raw.close_for_all("/");
+    for url in [server.url(), format!("{}/not/there", server.url())] {
+        let client = open(&url).await.unwrap();
+        for refused in [
+            in_time("an answer", client.mutex("x").unwrap().lock()).await.map(drop).unwrap_err(),
+            in_time("an answer", client.cell("x").unwrap().set_if(0, "1")).await.map(drop).unwrap_err(),
+        ] {
+            assert_eq!(refused.kind(), ErrorKind::Backend, "{refused}");
+            assert!(refused.to_string().contains("permission"), "{refused}");
+        }
+    }
+    works(&open(&format!("{}/apps", server.url())).await.unwrap()).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sasl_lets_in_who_knows_the_password() {
     let server = ZooKeeper::start(ZooKeeperOptions::new().sasl_user("app", "hunter2"));
@@ -73,7 +93,7 @@ async fn an_ask_that_nobody_answers_is_an_error_and_leaves_nothing() {
     let server = ZooKeeper::start(ZooKeeperOptions::new());
     let client = open(&format!("{}?answer_limit=500ms", server.url())).await.unwrap();
     let observer = open(&server.url()).await.unwrap();
-    works(&client).await;
+    works(&observer).await;
     server.pause();
     let refused = in_time("an answer", client.mutex("x").unwrap().lock()).await.map(drop).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");

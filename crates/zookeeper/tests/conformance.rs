@@ -15,12 +15,25 @@ use tenure_testkit::servers::zookeeper::{Ensemble, ZooKeeperOptions};
 /// Three members that grant any timeout: the suite has cases with ttls of a day.
 fn ensemble() -> &'static Ensemble {
     static SHARED: OnceLock<Ensemble> = OnceLock::new();
-    SHARED.get_or_init(|| Ensemble::start_with(ZooKeeperOptions::new().loopback().arg("maxSessionTimeout", "86400000")))
+    SHARED
+        .get_or_init(|| Ensemble::start_with(ZooKeeperOptions::new().loopback().calm().arg("maxSessionTimeout", "86400000")))
 }
 
 struct Three {
     root: String,
     looks: Mutex<Option<(Instant, Raw)>>,
+}
+
+impl Three {
+    fn look<T>(&self, at: impl FnOnce(&mut Raw) -> T) -> T {
+        let mut looks = self.looks.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        // Nobody keeps this session alive between two looks.
+        let raw = looks.take().filter(|(used, _)| used.elapsed() < Duration::from_secs(3)).map(|(_, raw)| raw);
+        let mut raw = raw.unwrap_or_else(|| Raw::connect(ensemble().member(0).address()));
+        let seen = at(&mut raw);
+        *looks = Some((Instant::now(), raw));
+        seen
+    }
 }
 
 impl Harness for Three {
@@ -36,14 +49,18 @@ impl Harness for Three {
     }
 
     async fn residue(&self) -> usize {
-        let mut looks = self.looks.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        // Nobody keeps this session alive between two looks.
-        let (used, raw) = match looks.take().filter(|(used, _)| used.elapsed() < Duration::from_secs(3)) {
-            Some((_, raw)) => looks.insert((Instant::now(), raw)),
-            None => looks.insert((Instant::now(), Raw::connect(ensemble().member(0).address()))),
-        };
-        *used = Instant::now();
-        raw.beneath(&self.root) + raw.beneath(&format!("{}-cells", self.root))
+        self.look(|raw| raw.beneath(&self.root) + raw.beneath(&format!("{}-cells", self.root)))
+    }
+
+    /// Whoever waits moves to a short session a moment after it joined, and its node gets another generation.
+    async fn is_settled(&self, name: &str) -> bool {
+        let path = format!("{}/{name}", self.root);
+        let mut line = self.look(|raw| {
+            raw.sync(&path);
+            raw.children(&path).unwrap_or_default()
+        });
+        line.sort_by_key(|node| node.rsplit('-').next().map(str::to_owned));
+        line.iter().skip(1).all(|node| !node.contains("-0m-"))
     }
 
     fn url(&self) -> Option<String> {

@@ -15,7 +15,7 @@ async fn alone() -> MutexGuard<'static, ()> {
 }
 
 fn ensemble() -> Ensemble {
-    Ensemble::start_with(ZooKeeperOptions::new().loopback())
+    Ensemble::start_with(ZooKeeperOptions::new().loopback().calm())
 }
 
 async fn client(ensemble: &Ensemble) -> Client {
@@ -59,8 +59,9 @@ async fn a_hand_over_is_two_requests_and_one_event() {
         // Sessions renew themselves meanwhile: a write or a ping every two and a half seconds, twice as many to be sure.
         let renewals = (clients as u64 + 1) * 2 * (2 + took.as_secs());
         assert!(requests <= 2 * WAITERS as u64 + 2 + renewals, "{requests} requests, of which {renewals} may be renewals");
-        // A hold that lasts has its own node watched, too: that of the first one.
-        assert!((WAITERS as u64..=WAITERS as u64 + 2).contains(&events), "{events} events");
+        // A hold that lasts for 50 ms has its own node watched, too: that of the first one, and as many as there was time for.
+        let lasting = took.as_millis() as u64 / 50;
+        assert!((WAITERS as u64..=WAITERS as u64 + 2 + lasting).contains(&events), "{events} events in {took:?}");
     }
 }
 
@@ -69,17 +70,18 @@ async fn a_hand_over_is_two_requests_and_one_event() {
 async fn a_thousand_holds_cost_no_request_each() {
     let _alone = alone().await;
     const HOLDS: usize = 1_000;
+    const TTL: Duration = Duration::from_secs(12);
     let ensemble = ensemble();
     let client = client(&ensemble).await;
     let mut locking = JoinSet::new();
     for n in 0..HOLDS {
-        let mutex = client.mutex(format!("x{n}")).unwrap().ttl(Duration::from_secs(6)).unwrap();
+        let mutex = client.mutex(format!("x{n}")).unwrap().ttl(TTL).unwrap();
         locking.spawn(async move { mutex.lock().await.unwrap() });
     }
     let held = in_time("all are taken", locking.join_all()).await;
     eventually("their nodes are watched", || ensemble.count("zk_watch_count") >= HOLDS as u64).await;
     let (before, first) = (Counts::of(&ensemble), held.iter().map(|held| held.valid_until()).max().unwrap());
-    let renewed = || held.iter().all(|held| held.valid_until() > first + Duration::from_secs(6));
+    let renewed = || held.iter().all(|held| held.valid_until() > first + TTL / 2);
     eventually("all are renewed, more than once", renewed).await;
     let requests = Counts::of(&ensemble).requests - before.requests;
     eprintln!("{HOLDS} holds renewed for more than their ttl: {requests} requests");

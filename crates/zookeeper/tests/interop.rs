@@ -1,10 +1,14 @@
 //! The real Curator and this store exclude each other, both ways, on the same path.
 
+#[path = "common/raw.rs"]
+mod raw;
+
 use std::time::Duration;
 
+use raw::Raw;
 use tenure_core::{Client, Environment, ErrorKind};
 use tenure_testkit::servers::zookeeper::{Curator, Ensemble, Recipe};
-use tenure_testkit::{eventually_async, in_time};
+use tenure_testkit::{eventually, eventually_async, in_time};
 
 /// How long it is watched that somebody does *not* get in.
 const NOT_YET: Duration = Duration::from_millis(300);
@@ -67,6 +71,25 @@ async fn an_rw_lock_is_curators_rw_lock() {
     assert!(lock.try_read().await.unwrap().is_none());
     curator.release(Recipe::Write, "/locks/stock");
     assert!(lock.try_read().await.unwrap().is_some());
+}
+
+/// A node that somebody made to stay, with something in it, may be locked and stays; a container that a lock has made goes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_made_to_stay_stays() {
+    let member = Ensemble::shared().member(0).address();
+    Raw::connect(member).create("/made-to-stay", b"theirs").unwrap();
+    let client = client().await;
+    for name in ["made-to-stay", "made-to-go"] {
+        client.mutex(name).unwrap().lock().await.unwrap().release().await.unwrap();
+    }
+    client.close().await.unwrap(); // tidies up, and does not wait until the names are old enough
+    let says = |path: &str| {
+        let mut raw = Raw::connect(member);
+        raw.sync(path);
+        raw.data(path)
+    };
+    assert_eq!(says("/made-to-stay"), Some(b"theirs".to_vec()));
+    eventually("the container goes", || says("/made-to-go").is_none()).await;
 }
 
 /// What Curator's layout has no room for is refused when it is made.

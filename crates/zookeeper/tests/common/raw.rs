@@ -60,6 +60,26 @@ impl Raw {
         self.call(2, &body).map(drop)
     }
 
+    /// Makes a node that stays, for everybody; the server's own error number if it says no.
+    #[allow(dead_code)]
+    pub(crate) fn create(&mut self, path: &str, data: &[u8]) -> Result<(), i32> {
+        let mut body = text(path);
+        body.extend((data.len() as i32).to_be_bytes());
+        body.extend(data);
+        body.extend(everybody_may(31));
+        body.extend(0_i32.to_be_bytes());
+        self.call(1, &body).map(drop)
+    }
+
+    /// From now on nobody may make a node beneath this one, or change that.
+    #[allow(dead_code)]
+    pub(crate) fn close_for_all(&mut self, path: &str) {
+        let mut body = text(path);
+        body.extend(everybody_may(1));
+        body.extend((-1_i32).to_be_bytes());
+        self.call(7, &body).expect("nobody has closed it before");
+    }
+
     /// How many nodes are beneath one.
     #[allow(dead_code)]
     pub(crate) fn beneath(&mut self, path: &str) -> usize {
@@ -85,6 +105,11 @@ impl Raw {
             error => Err(error),
         }
     }
+}
+
+/// An ACL with these rights for everybody; 1 is to read, 31 is everything.
+fn everybody_may(rights: i32) -> Vec<u8> {
+    [&1_i32.to_be_bytes()[..], &rights.to_be_bytes(), &text("world"), &text("anyone")].concat()
 }
 
 fn text(text: &str) -> Vec<u8> {

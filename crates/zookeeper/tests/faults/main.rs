@@ -6,4 +6,6 @@
 
 mod members;
 mod network;
+#[path = "../common/raw.rs"]
+mod raw;
 mod stage;

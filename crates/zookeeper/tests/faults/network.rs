@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use tenure_core::{Event, Instant};
+use tenure_core::{Claim, Client, Event, Instant, Kind, LockName, Mode, Renewal, Wait};
 use tenure_testkit::faults::{Crowd, Record};
 use tenure_testkit::history::expect_sound_but_order;
 use tenure_testkit::proxy::{After, Cut, Fault, Proxy, Toward, Which};
 use tenure_testkit::servers::zookeeper::{Ensemble, ZooKeeper, ZooKeeperOptions};
-use tenure_testkit::{Options as _, Shape, eventually, in_time};
+use tenure_testkit::{Options as _, Shape, claim, eventually, eventually_async, in_time};
 
+use crate::raw::Raw;
 use crate::stage::{T, client, ensemble, leaves_nothing, line_is, only};
 
 /// What came of a silence.
@@ -105,6 +106,90 @@ async fn an_answer_to_a_create_is_lost() {
     }
 }
 
+/// The answer to an ask for a permit is lost, and there is room before the claim has looked: whoever saw it wait, and waits for
+/// it to say that it is in, is told.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_is_let_in_after_a_lost_answer_says_so() {
+    let server = ZooKeeper::start(ZooKeeperOptions::new());
+    let proxy = Proxy::start(server.address());
+    let (holder, other) = (client(&only(server.address())).await, client(&only(server.address())).await);
+    let cut_off = client(&format!("{}?answer_limit=80s", only(proxy.address()))).await;
+    let acquire = |client: &Client| {
+        let permits = client.semaphore("x", 2).unwrap();
+        async move { permits.acquire(1).await.unwrap() }
+    };
+    let (first, second) = (acquire(&holder).await, acquire(&holder).await);
+    proxy.set(Which::All, Fault::Blackhole(Toward::Client));
+    let waiting = tokio::spawn(acquire(&cut_off));
+    line_is(&holder, "x", 1).await;
+    proxy.refuse(true);
+    proxy.cut(Which::All, Cut::Reset);
+    let behind = tokio::spawn(acquire(&other));
+    line_is(&holder, "x", 2).await;
+    first.release().await.unwrap();
+    proxy.heal();
+    let held = in_time("there is room", waiting).await.unwrap();
+    eventually("it says that it is in", || {
+        let mut raw = Raw::connect(server.address());
+        let nodes = raw.children("/tenure/x").unwrap_or_default();
+        let said = nodes.iter().filter_map(|node| raw.data(&format!("/tenure/x/{node}")));
+        String::from_utf8(said.flatten().collect()).unwrap().lines().any(|line| line == "entered")
+    })
+    .await;
+    second.release().await.unwrap();
+    in_time("there is room for the one behind", behind).await.unwrap().release().await.unwrap();
+    held.release().await.unwrap();
+}
+
+/// A writer has become a reader and does not hear of it: the hold goes on, by its new node, and that is watched.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_to_a_change_of_mode_is_lost() {
+    let server = ZooKeeper::start(ZooKeeperOptions::new());
+    let proxy = Proxy::start(server.address());
+    let (one, observer) = (client(&only(proxy.address())).await, client(&only(server.address())).await);
+    let mut held = one.rw_lock("x").unwrap().write().await.unwrap();
+    let watched = || server.count("zk_watch_count") == 1;
+    eventually("its node is watched", watched).await;
+    proxy.set(Which::All, Fault::Blackhole(Toward::Client));
+    let mode = async || observer.view("x").await.unwrap().holders.first().map(|holder| holder.mode);
+    let healing = async {
+        eventually_async("it has become a reader", async || mode().await == Some(Mode::Shared)).await;
+        proxy.heal();
+    };
+    let (changed, ()) = tokio::join!(held.downgrade(), healing);
+    changed.unwrap_err();
+    eventually("its other node is watched", watched).await;
+    held.check().unwrap();
+    assert_eq!(observer.break_holds("x", None).await.unwrap(), 1);
+    in_time("the break is told", held.lost()).await;
+}
+
+/// One session of a client finds no member any more, and nobody knows yet what becomes of its hold: that of another session is
+/// renewed meanwhile. (A machine that stands still for long ends a session, as it should; in one of several attempts it will not.)
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_that_finds_no_member_keeps_no_other_waiting() {
+    let server = ZooKeeper::start(ZooKeeperOptions::new());
+    for _ in 0..10 {
+        let proxy = Proxy::start(server.address());
+        let store = tenure_zookeeper::connect(&only(proxy.address()).parse().unwrap()).await.unwrap();
+        let hold = |number, name: &str, ttl| Claim { name: LockName::new(name).unwrap(), ttl, ..claim(Kind::Mutex, number) };
+        let claims = [hold(1, "here", T), hold(2, "away", T * 3 / 2)];
+        for claim in &claims {
+            in_time("it is free", store.acquire(claim, Wait::Forever)).await.unwrap().unwrap();
+        }
+        proxy.refuse(true);
+        proxy.cut(Which::sent_before("/tenure/away"), Cut::Reset);
+        let mut renewed = store.renew(&claims).await;
+        while let [_, Ok(Renewal::Held { .. })] = renewed[..] {
+            renewed = in_time("an answer", store.renew(&claims)).await; // the client has not seen yet that its connection is gone
+        }
+        if let [Ok(Renewal::Held { .. }), Err(_)] = renewed[..] {
+            return;
+        }
+    }
+    panic!("the one waited for the other ten times");
+}
+
 /// The first in line is cut off for so long that its session ends; the lock goes to the next one. When it is back it stands at
 /// the end of the line, and is never let in by what it waited for before.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -119,6 +204,8 @@ async fn a_session_ends_while_it_waits_at_the_head() {
     let second = record.lock(&second, "x");
     let driving = async {
         line_is(&holder, "x", 2).await;
+        // The holder's own node, and what each waiter waits for: they know by now that they wait, and are patient.
+        eventually("all watch", || ensemble.count("zk_watch_count") >= 3).await;
         proxy.set(Which::All, Fault::Blackhole(Toward::Both));
         line_is(&holder, "x", 1).await; // the session is over
         held.releases().await.unwrap();

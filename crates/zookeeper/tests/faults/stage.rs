@@ -1,4 +1,4 @@
-//! What the faults happen to: an ensemble whose sessions last two seconds, clients of it, and proxies.
+//! What the faults happen to: an ensemble whose sessions last six seconds, clients of it, and proxies.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use tenure_testkit::eventually_async;
 use tenure_testkit::servers::zookeeper::{Ensemble, ZooKeeperOptions};
 
 /// The longest session that the servers grant, whatever is asked for.
-pub(crate) const T: Duration = Duration::from_secs(2);
+pub(crate) const T: Duration = Duration::from_secs(6);
 
 /// Three members, each of which can be cut off.
 pub(crate) fn ensemble() -> Ensemble {
