@@ -24,8 +24,10 @@ pub const LOCKS: &str = "LATE_WRITER_LOCKS";
 pub const LOCK: &str = "LATE_WRITER_LOCK";
 pub const STORE: &str = "LATE_WRITER_STORE";
 
-/// Long enough for a busy machine, short enough to watch.
-const TTL: Duration = Duration::from_secs(2);
+/// Of worker 1, whose lease ends while it is stopped. Long enough for a busy machine, short enough to watch.
+const SHORT_TTL: Duration = Duration::from_secs(2);
+/// Of worker 2, whose lease does not end, however busy the machine is.
+const TTL: Duration = Duration::from_secs(30);
 
 pub async fn work() -> Result<()> {
     let number: u8 = std::env::var(NUMBER)?.parse()?;
@@ -33,7 +35,8 @@ pub async fn work() -> Result<()> {
     let client = tenure::connect(std::env::var(LOCKS)?).await?;
 
     say(number, What::Asked);
-    let guard = client.mutex(std::env::var(LOCK)?)?.ttl(TTL)?.lock().await?;
+    let ttl = if number == 1 { SHORT_TTL } else { TTL };
+    let guard = client.mutex(std::env::var(LOCK)?)?.ttl(ttl)?.lock().await?;
     say(number, What::Held { token: guard.token().get() });
 
     guard.check()?;

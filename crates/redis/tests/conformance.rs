@@ -53,6 +53,10 @@ macro_rules! harness {
                 servers.into_iter().map(|server| residue(server, &self.prefix)).sum()
             }
 
+            fn numbers_readers_apart(&self) -> bool {
+                !self.address().starts_with("redlock")
+            }
+
             fn url(&self) -> Option<String> {
                 Some(self.address())
             }

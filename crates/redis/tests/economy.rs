@@ -1,17 +1,15 @@
 //! What it costs the server, counted and never timed: commands per hand-over and per renewal, work per grant however long
 //! the line, connections and subscriptions per client. Times are printed, since somebody will ask.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use tenure_core::{
-    Backend, Claim, ClaimId, Client, Environment, Guard, HANDOVER_TTL, Instant, Kind, LockName, Mode, Note, Origin, Wait,
-};
+use tenure_core::{Backend, Claim, Client, Environment, Guard, Instant, Kind, Wait};
 use tenure_testkit::servers::Step;
 use tenure_testkit::servers::redis::{Redis, RedisOptions};
-use tenure_testkit::{eventually, in_time};
+use tenure_testkit::{claim, eventually, in_time};
 use tokio::sync::{Mutex, MutexGuard};
 use tokio::task::JoinSet;
 
@@ -45,7 +43,8 @@ async fn a_hand_over_is_two_commands_at_most() {
         for _ in 0..clients {
             let client = client(&server).await;
             for _ in 0..WAITERS / clients {
-                let mutex = client.mutex("x").unwrap().ttl(LONG).unwrap();
+                // Not kept: a hand-over stands however slow the machine is, and no renewal of one is counted.
+                let mutex = client.mutex("x").unwrap().ttl(LONG).unwrap().keep(false);
                 waiting.spawn(async move { mutex.lock().await.unwrap().release().await.unwrap() });
             }
         }
@@ -78,14 +77,17 @@ async fn a_client_with_many_waiters_makes_itself_heard_with_one_command() {
     for number in 0..100 {
         let name = format!("name {number}");
         held.push(holder.mutex(&name).unwrap().ttl(LONG).unwrap().lock().await.unwrap());
-        let mutex = waiter.mutex(&name).unwrap();
+        let mutex = waiter.mutex(&name).unwrap().keep(false);
         waiting.spawn(async move { mutex.lock().await.unwrap() });
         tokio::time::sleep(Duration::from_millis(if number < 8 { 250 } else { 1 })).await;
     }
-    let watch = Watch::start(&server);
-    let began = Instant::now();
-    tokio::time::sleep(Duration::from_secs(4)).await;
-    let (took, seen) = (Instant::now().since(began), watch.stop(&server));
+    let (took, seen) = measured(&server, async || {
+        let watch = Watch::start(&server);
+        let began = Instant::now();
+        tokio::time::sleep(Duration::from_secs(4)).await;
+        (Instant::now().since(began), watch.stop(&server))
+    })
+    .await;
     eprintln!("100 waiters for {took:?}: {seen:?}");
     assert!(seen.touches as f64 <= took.as_secs_f64() + 2.0, "{seen:?} in {took:?}");
     assert_eq!(seen.other, 0, "{seen:?}");
@@ -113,7 +115,7 @@ async fn hand_overs(waiters: usize) -> (BTreeMap<String, u64>, f64) {
     const HAND_OVERS: u64 = 8;
     // Its clock can be set: that keeps the line alive though nobody speaks for it, and nobody disturbs the count.
     let server = Redis::start(RedisOptions::new().skewed());
-    let claims: Vec<Claim> = (0..=waiters).map(claim).collect();
+    let claims: Vec<Claim> = (0..=waiters).map(|number| claim(Kind::FairMutex, number)).collect();
     let asker = backend(&server).await;
     asker.acquire(&claims[0], Wait::No).await.unwrap().expect("it is free");
     let mut asking = JoinSet::new();
@@ -135,7 +137,7 @@ async fn hand_overs(waiters: usize) -> (BTreeMap<String, u64>, f64) {
         claims.iter().find(|claim| claim.id.fingerprint() == waiter.claim).expect("it is one of ours").clone()
     });
     let in_order: Vec<Claim> = std::iter::once(claims[0].clone()).chain(in_order).collect();
-    ender.release(&claim(waiters + 1)).await.unwrap(); // now the server knows the script
+    ender.release(&claim(Kind::FairMutex, waiters + 1)).await.unwrap(); // now the server knows the script
     let (before, spent) = (server.calls(), micros(&server));
     for claim in &in_order {
         ender.release(claim).await.unwrap();
@@ -154,23 +156,6 @@ fn micros(server: &Redis) -> f64 {
     stats.split("usec=").nth(1).and_then(|rest| rest.split(',').next()).expect("it is there").parse().expect("a number")
 }
 
-fn claim(number: usize) -> Claim {
-    let mut id = [0; 16];
-    id[..8].copy_from_slice(&(number as u64 + 1).to_le_bytes());
-    Claim {
-        name: LockName::new("x").unwrap(),
-        kind: Kind::FairMutex,
-        mode: Mode::Exclusive,
-        id: ClaimId::from_bytes(id),
-        ttl: LONG,
-        handover_ttl: HANDOVER_TTL,
-        lock_delay: Duration::ZERO,
-        min_hold: Duration::ZERO,
-        note: Note::none(),
-        origin: Origin { host: "here".into(), pid: 1 },
-    }
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_locks_are_renewed_with_two_commands() {
     let _alone = alone().await;
@@ -181,12 +166,14 @@ async fn a_thousand_locks_are_renewed_with_two_commands() {
     for _ in 0..2 {
         a_round(&held[0]).await; // by now they go together
     }
-    let before = server.calls();
-    for _ in 0..ROUNDS {
-        a_round(&held[0]).await;
-    }
-    let after = server.calls();
-    let renewals = after["evalsha"] - before["evalsha"];
+    let renewals = measured(&server, async || {
+        let before = server.calls();
+        for _ in 0..ROUNDS {
+            a_round(&held[0]).await;
+        }
+        server.calls()["evalsha"] - before["evalsha"]
+    })
+    .await;
     eprintln!("1,000 holds: {renewals} commands in {ROUNDS} rounds");
     assert!(renewals <= 2 * ROUNDS, "{renewals} commands");
     assert!(held.iter().all(|guard| guard.check().is_ok()));
@@ -216,6 +203,26 @@ async fn hold(client: &Client, many: usize, ttl: Duration) -> Vec<Guard> {
         held.push(client.mutex(format!("name {number}")).unwrap().ttl(ttl).unwrap().lock().await.unwrap());
     }
     held
+}
+
+/// Measures, and measures again if a client made another connection meanwhile: then something had stood still for so long that
+/// the last one was given up, and what that costs is not what is counted here.
+async fn measured<T>(server: &Redis, mut measure: impl AsyncFnMut() -> T) -> T {
+    for _ in 0..4 {
+        let before = connections(server);
+        let seen = measure().await;
+        if connections(server) == before {
+            return seen;
+        }
+    }
+    measure().await
+}
+
+/// The connections of clients, by their numbers. This test's own speak an older protocol.
+fn connections(server: &Redis) -> BTreeSet<String> {
+    let list = server.command(&["CLIENT", "LIST"]).text();
+    let of_clients = list.lines().filter(|line| line.contains("resp=3"));
+    of_clients.filter_map(|line| line.split(' ').next()).map(str::to_owned).collect()
 }
 
 /// Waits until a hold is renewed.

@@ -148,7 +148,7 @@ async fn a_key_that_is_not_ours_is_an_error() {
 #[tokio::test]
 async fn without_the_replicas_that_were_asked_for_nothing_is_said() {
     let server = Redis::start(RedisOptions::new());
-    let fence = open(&format!("{}?min_replicas=1&replica_wait=50ms&answer_limit=500ms", server.url())).await.unwrap();
+    let fence = open(&format!("{}?min_replicas=1&replica_wait=50ms", server.url())).await.unwrap();
     let unknown = fence.advance(&a(), Token::new(10), Rule::ANY).await.unwrap_err();
     assert!(unknown.is_transient() && unknown.to_string().contains("replicas"), "{unknown}");
 }

@@ -96,9 +96,9 @@ async fn begin_waits_for_a_lease_without_holding_up_its_holder() {
     let place = Place::new();
     let client = place.client();
     let mut db = shop(&place);
-    let guard = client.mutex("x").unwrap().ttl(Duration::from_millis(300)).unwrap().lock().await.unwrap();
-    let none =
-        tokio::task::block_in_place(|| begin(&mut db, "x").try_lock_for(Duration::from_millis(1_200)).unwrap().is_none());
+    let ttl = Duration::from_secs(6);
+    let guard = client.mutex("x").unwrap().ttl(ttl).unwrap().lock().await.unwrap();
+    let none = tokio::task::block_in_place(|| begin(&mut db, "x").try_lock_for(ttl + ttl / 3).unwrap().is_none());
     assert!(none, "it is held");
     guard.check().expect("it was renewed all the while");
     assert!(begin(&mut db, "x").try_lock().unwrap().is_none());
@@ -135,10 +135,10 @@ async fn whoever_is_in_line_comes_first() {
     let place = Place::new();
     let client = place.client();
     let mut db = shop(&place);
-    let mutex = client.mutex("x").unwrap().keep(false).ttl(Duration::from_millis(150)).unwrap();
-    let lapsing = mutex.lock().await.unwrap();
     let second = place.client();
-    let waiting = tokio::spawn(async move { second.mutex("x").unwrap().lock().await.unwrap() });
+    let mutex = client.mutex("x").unwrap().keep(false).ttl(Duration::from_secs(3)).unwrap();
+    let lapsing = mutex.lock().await.unwrap();
+    let waiting = tokio::spawn(async move { second.mutex("x").unwrap().keep(false).lock().await.unwrap() });
     eventually_async("it waits", async || client.view("x").await.unwrap().line.len() == 1).await;
     // Its hold has ended by time while the file was locked: the waiter is next, and not the transaction.
     let tx = db.transaction_with_behavior(Immediate).unwrap();

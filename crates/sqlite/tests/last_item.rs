@@ -90,7 +90,8 @@ async fn shop() {
 async fn sell_one(way: &str, client: &Client, db: &mut Connection, is_first: bool) -> Result<bool> {
     match way {
         "mutex" => {
-            let guard = client.mutex("stock")?.lock().await?;
+            // Not kept, so that whoever waited has all of its ttl from the start.
+            let guard = client.mutex("stock")?.keep(false).lock().await?;
             let left = pieces(db).checked_sub(1);
             if let Some(left) = left {
                 write(db, left);

@@ -14,12 +14,12 @@ const LONG: Duration = Duration::from_secs(600);
 
 #[tokio::test]
 async fn a_killed_holder_is_noticed_at_once() {
-    assert_at_once(times_after_a_kill(false).await);
+    is_noticed_at_once(false).await;
 }
 
 #[tokio::test]
 async fn whoever_stood_behind_a_waiter_that_gave_up_watches_the_holder() {
-    assert_at_once(times_after_a_kill(true).await);
+    is_noticed_at_once(true).await;
 }
 
 /// How long after a holder was killed a waiter here has the lock, five times; with somebody `in_front` of it in line, who
@@ -51,10 +51,19 @@ async fn times_after_a_kill(in_front: bool) -> Vec<Duration> {
     times
 }
 
-/// Looking once a second would find it too; three of five in so short a time it would not.
-fn assert_at_once(mut times: Vec<Duration>) {
-    times.sort();
-    assert!(times[2] < Duration::from_millis(100), "{times:?}");
+/// Looking once a second would find it too; three of five in so short a time it would not, but once in a hundred. A machine that is
+/// busy elsewhere may need several tries.
+async fn is_noticed_at_once(in_front: bool) {
+    let mut tries = Vec::new();
+    for _ in 0..5 {
+        let mut times = times_after_a_kill(in_front).await;
+        times.sort();
+        if times[2] < Duration::from_millis(100) {
+            return;
+        }
+        tries.push(times);
+    }
+    panic!("{tries:?}");
 }
 
 #[tokio::test]
@@ -123,10 +132,14 @@ async fn thousands_of_names_leave_nothing() {
     let place = Place::new();
     let onlooker = place.sqlite();
     let client = place.client();
+    let mut most = 0;
     for number in 0..3000 {
         client.mutex(format!("name/{number}")).unwrap().lock().await.unwrap().release().await.unwrap();
+        if number % 100 == 99 {
+            most = most.max(onlooker.residue().unwrap());
+        }
     }
-    assert!(onlooker.residue().unwrap() > 2000, "they are kept for a moment");
+    assert!(most >= 100, "they are kept for a moment: {most}");
     eventually_async("nothing is left, without anybody closing", async || onlooker.residue().unwrap() == 0).await;
     // Its tokens go on where they were.
     let before = client.mutex("name/7").unwrap().lock().await.unwrap();
@@ -141,9 +154,14 @@ async fn a_minimum_hold_that_is_over_leaves_nothing() {
     let place = Place::new();
     let onlooker = place.sqlite();
     let client = place.client();
-    let mutex = client.mutex("x").unwrap().min_hold(Duration::from_millis(200)).unwrap();
+    let min_hold = Duration::from_secs(1);
+    let mutex = client.mutex("x").unwrap().min_hold(min_hold).unwrap();
+    let begun = Instant::now();
     mutex.lock().await.unwrap().release().await.unwrap();
-    assert!(mutex.try_lock().await.unwrap().is_none());
+    let again = mutex.try_lock().await.unwrap();
+    // Only what was answered in time proves anything.
+    assert!(again.is_none() || begun.elapsed() >= min_hold);
+    drop(again);
     eventually_async("nothing is left", async || onlooker.residue().unwrap() == 0).await;
 }
 
@@ -241,6 +259,7 @@ fn child() {
             }
             "count" => {
                 let file = path.with_file_name("count");
+                let mutex = mutex.keep(false); // whoever waited has all of its ttl too
                 say("ready");
                 listen();
                 for _ in 0..COUNTS {

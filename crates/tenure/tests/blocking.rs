@@ -18,7 +18,8 @@ fn threads_exclude_each_other() {
     std::thread::scope(|scope| {
         for _ in 0..8 {
             scope.spawn(|| {
-                let mutex = client.mutex("x").unwrap();
+                // Not kept, so that whoever waited has all of its ttl from the start.
+                let mutex = client.mutex("x").unwrap().keep(false);
                 for _ in 0..200 {
                     let guard = mutex.lock().unwrap();
                     assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);

@@ -16,7 +16,8 @@ fn threads_exclude_each_other() {
         for client in &clients {
             for _ in 0..2 {
                 scope.spawn(|| {
-                    let mutex = client.mutex("x").unwrap();
+                    // Not kept, so that whoever waited has all of its ttl from the start.
+                    let mutex = client.mutex("x").unwrap().keep(false);
                     for _ in 0..50 {
                         let guard = mutex.lock().unwrap();
                         assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
@@ -37,18 +38,18 @@ fn threads_exclude_each_other() {
 
 #[test]
 fn a_thread_that_computes_keeps_its_lock() {
-    let ttl = Duration::from_secs(2);
+    let ttl = Duration::from_secs(6);
     let server = Redis::start(RedisOptions::new());
     let (client, other) = (blocking::connect(server.url()).unwrap(), blocking::connect(server.url()).unwrap());
     let guard = client.mutex("x").unwrap().ttl(ttl).unwrap().lock().unwrap();
     let (begun, token) = (Instant::now(), guard.token());
-    while Instant::now() < begun + ttl * 2 {
+    while Instant::now() < begun + ttl + ttl / 3 {
         std::thread::sleep(Duration::from_millis(10)); // it calls nothing of ours
     }
     guard.check().unwrap();
     assert!(other.mutex("x").unwrap().try_lock().unwrap().is_none());
     std::thread::scope(|scope| {
-        let waiting = scope.spawn(|| other.mutex("x").unwrap().lock().unwrap());
+        let waiting = scope.spawn(|| other.mutex("x").unwrap().keep(false).lock().unwrap());
         while client.view("x").unwrap().line.is_empty() {
             std::thread::yield_now();
         }

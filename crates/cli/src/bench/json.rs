@@ -52,6 +52,7 @@ fn goal(goal: Goal) -> Value {
         Goal::AtMost(most) => json!({ "value_at_most": most }),
         Goal::AtLeast(least) => json!({ "value_at_least": least }),
         Goal::RatioAtMost(most) => json!({ "ratio_at_most": most }),
+        Goal::RatioAtLeast(least) => json!({ "ratio_at_least": least }),
     }
 }
 

@@ -193,6 +193,8 @@ pub(super) enum Goal {
     AtLeast(f64),
     /// The ratio, at most.
     RatioAtMost(f64),
+    /// The ratio, at least.
+    RatioAtLeast(f64),
 }
 
 /// What was promised for this line on this store, where anything was.
@@ -204,6 +206,14 @@ pub(super) fn goal(store: &str, key: &str) -> Option<Goal> {
         ("sqlite", "crowd_handover") => Goal::AtMost(2e-3),
         ("sqlite", "waiting_cpu") => Goal::AtMost(0.02),
         ("sqlite", "recovery") => Goal::AtMost(0.1),
+        ("postgres" | "mysql", "pair") => Goal::RatioAtMost(1.3),
+        ("postgres session" | "mysql session", "pair") => Goal::RatioAtMost(1.5),
+        ("postgres" | "mysql" | "postgres session" | "mysql session", "many") => Goal::RatioAtLeast(0.7),
+        ("etcd" | "zookeeper", "pair") => Goal::RatioAtMost(1.2),
+        ("etcd" | "zookeeper", "handover") => Goal::RatioAtMost(1.5),
+        // What the best of the others comes to there, or more; see `bench/peers`.
+        ("etcd", "mutex_handovers") => Goal::AtLeast(1_000.0),
+        ("zookeeper", "mutex_handovers") => Goal::AtLeast(650.0),
         ("fence", "fence_rise" | "fence_again") => Goal::RatioAtMost(1.2),
         _ => return None,
     })

@@ -127,6 +127,7 @@ impl Panel {
             (Goal::AtMost(goal) | Goal::AtLeast(goal), ..) => drawn * goal / value,
             (Goal::RatioAtMost(most), _, Base::Pair) => most * trips_in_a_pair,
             (Goal::RatioAtMost(most), ..) => most,
+            (Goal::RatioAtLeast(least), ..) => drawn * row.ratio?.median / least,
         })
     }
 }

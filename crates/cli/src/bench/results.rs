@@ -160,6 +160,7 @@ impl Row {
             Goal::AtMost(most) => self.summary?.median <= most,
             Goal::AtLeast(least) => self.summary?.median >= least,
             Goal::RatioAtMost(most) => self.ratio?.median <= most,
+            Goal::RatioAtLeast(least) => self.ratio?.median >= least,
         })
     }
 }
@@ -234,6 +235,9 @@ mod tests {
         let met = |key: &str| rows.iter().find(|row| row.line.key == key).unwrap().is_met();
         assert_eq!(met("pair"), Some(false), "44 µs are more than memory's 3");
         assert_eq!(met("many"), None, "nothing was promised");
+        let rows = Results { store: "mysql", ..example().await }.rows();
+        let met = |key: &str| rows.iter().find(|row| row.line.key == key).unwrap().is_met();
+        assert_eq!((met("many"), met("pair")), (Some(true), Some(false)), "all of the raw rate, at twice the time");
     }
 
     #[tokio::test]

@@ -28,6 +28,7 @@ pub(super) fn goal(goal: Goal, line: &Line) -> String {
         Goal::AtMost(most) => format!("≤ {}", quantity(most, line.unit)),
         Goal::AtLeast(least) => format!("≥ {}", quantity(least, line.unit)),
         Goal::RatioAtMost(most) => format!("≤ {most} ×"),
+        Goal::RatioAtLeast(least) => format!("≥ {least}"),
     }
 }
 

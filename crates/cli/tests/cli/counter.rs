@@ -13,15 +13,21 @@ fn rounds() -> usize {
     std::env::var("TENURE_TEST_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(200)
 }
 
+/// A machine that stands still for longer than a hand-over costs somebody its lock, who is told so. That run proves nothing, and
+/// there is another.
 #[test]
 fn a_counter_loses_no_update_and_tokens_rise() {
+    assert!((0..3).any(|_| every_update_counts()), "three times somebody lost its lock");
+}
+
+/// Counts, and looks at what was counted; `false` if somebody was told that it had lost its lock.
+fn every_update_counts() -> bool {
     let store = Store::new();
     let rounds = rounds();
     fs::write(store.path("counter"), "0\n").unwrap();
     // Without the lock this loses updates at once: two shells read the same number.
     let add = r#"read n <counter; echo $((n + 1)) >counter; echo "$TENURE_TOKEN" >>tokens"#;
-    let script =
-        r#"i=0; while [ $i -lt "$ROUNDS" ]; do "$TENURE" run counter -- sh -c "$ADD" || exit 9; i=$((i + 1)); done"#;
+    let script = r#"i=0; while [ $i -lt "$ROUNDS" ]; do "$TENURE" run counter -- sh -c "$ADD" || exit; i=$((i + 1)); done"#;
     let started = Instant::now();
     let workers: Vec<_> = (0..PROCESSES)
         .map(|_| {
@@ -39,15 +45,24 @@ fn a_counter_loses_no_update_and_tokens_rise() {
                 .unwrap()
         })
         .collect();
+    let mut lost = false;
     for worker in workers {
         let ended = worker.wait_with_output().unwrap();
-        assert!(ended.status.success(), "{}: {}", ended.status, String::from_utf8_lossy(&ended.stderr));
+        let says = String::from_utf8_lossy(&ended.stderr);
+        // Also of a command that was over before its tenure knew.
+        let is_told = ended.status.code() == Some(124) || says.contains("the lock was lost");
+        assert!(ended.status.success() || is_told, "{}: {says}", ended.status);
+        lost |= is_told;
     }
     eprintln!("{PROCESSES} processes × {rounds} rounds in {:?}", started.elapsed());
+    if lost {
+        return false;
+    }
     assert_eq!(fs::read_to_string(store.path("counter")).unwrap().trim(), (PROCESSES * rounds).to_string());
     let tokens: Vec<u64> =
         fs::read_to_string(store.path("tokens")).unwrap().lines().map(|line| line.parse().unwrap()).collect();
     assert_eq!(tokens.len(), PROCESSES * rounds);
     assert!(tokens.is_sorted_by(|a, b| a < b), "tokens rise strictly, in the order of the holds");
     store.assert_empty();
+    true
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use tenure_testkit::stop_between_writes;
 
-use crate::support::{STAY, Store, eventually, is_stopped, lives, pid, signal_group};
+use crate::support::{Ended, STAY, Store, eventually, is_stopped, lives, pid, signal_group};
 
 /// Says its pid, then appends to `beats` for as long as it runs; asked to end, it says so.
 const BEAT: &str =
@@ -58,39 +58,55 @@ fn a_command_that_ignores_term_is_killed_at_loss_too() {
     store.assert_empty();
 }
 
+/// Runs it until it went as it should, five times at most: a machine that stands still at the wrong moment is late once, and
+/// what is always late is late five times.
+fn one_of_five(mut run: impl FnMut() -> Result<(), Ended>) {
+    let mut late = Vec::new();
+    while let Err(ended) = run() {
+        late.push(ended);
+        assert!(late.len() < 5, "{late:?}");
+    }
+}
+
 #[test]
 fn max_hold_stops_the_command_inside_the_lease() {
-    let store = Store::new();
-    let held = store.start(["run", "--json", "--max-hold", "1500ms", "--ttl", "10s", "x", "--", "sh", "-c", BEAT]);
-    held.line();
-    held.expect_line("term");
-    let ended = held.wait();
-    assert_eq!(ended.code(), 124);
-    let events = ended.events();
-    let at = |wanted: &str| {
-        let event = &events.iter().find(|(name, _)| name == wanted).unwrap_or_else(|| panic!("{wanted}: {events:?}")).1;
-        event["at_ms"].as_u64().unwrap()
-    };
-    let (held, stopping, exited) = (at("held"), at("stopping"), at("exited"));
-    assert!((900..1500).contains(&(stopping - held)), "a third before the end: {events:?}");
-    assert!(exited - held < 1500 && events.iter().all(|(name, _)| name != "lost"), "it ended in time: {events:?}");
-    store.assert_empty();
+    one_of_five(|| {
+        let store = Store::new();
+        let held = store.start(["run", "--json", "--max-hold", "6s", "--ttl", "10s", "x", "--", "sh", "-c", BEAT]);
+        let ended = held.wait();
+        assert_eq!(ended.code(), 124, "{ended:?}");
+        let events = ended.events();
+        let at =
+            |wanted: &str| events.iter().find(|(name, _)| name == wanted).and_then(|(_, event)| event["at_ms"].as_u64());
+        let (Some(held), Some(stopping), Some(exited)) = (at("held"), at("stopping"), at("exited")) else {
+            return Err(ended);
+        };
+        let a_third_before_the_end = (3_600..6_000).contains(&(stopping - held)) && ended.stdout.ends_with("\nterm\n");
+        if !a_third_before_the_end || exited - held >= 6_000 || at("lost").is_some() {
+            return Err(ended);
+        }
+        store.assert_empty();
+        Ok(())
+    });
 }
 
 #[test]
 fn killed_in_time_when_it_ignores_term() {
-    let store = Store::new();
     let script = "trap '' TERM; echo in; while :; do echo . >>beats; sleep 0.005; done";
-    let held = store.start(["run", "--json", "--max-hold", "1500ms", "--grace", "1h", "x", "--", "sh", "-c", script]);
-    held.expect_line("in");
-    let waiter = store.queue(&["x"], "x");
-    let ended = held.wait();
-    let beats = std::fs::metadata(store.path("beats")).unwrap().len();
-    waiter.expect_line("in");
-    assert_eq!(ended.code(), 124);
-    assert!(ended.events().iter().all(|(name, _)| name != "lost"), "dead inside the lease: {ended:?}");
-    assert_eq!(std::fs::metadata(store.path("beats")).unwrap().len(), beats);
-    waiter.end();
+    one_of_five(|| {
+        let store = Store::new();
+        let held = store.start(["run", "--json", "--max-hold", "6s", "--grace", "1h", "x", "--", "sh", "-c", script]);
+        held.expect_line("in");
+        let waiter = store.queue(&["x"], "x");
+        let ended = held.wait();
+        let beats = std::fs::metadata(store.path("beats")).unwrap().len();
+        waiter.expect_line("in");
+        assert_eq!(ended.code(), 124);
+        assert_eq!(std::fs::metadata(store.path("beats")).unwrap().len(), beats);
+        waiter.end();
+        // Dead inside the lease.
+        if ended.events().iter().all(|(name, _)| name != "lost") { Ok(()) } else { Err(ended) }
+    });
 }
 
 /// Tenure and its command stand still, as under a debugger or on a paused machine: the lease ends, another gets the lock,
@@ -98,7 +114,7 @@ fn killed_in_time_when_it_ignores_term() {
 #[test]
 fn stopped_past_its_ttl_the_command_never_runs_again() {
     let store = Store::new();
-    let held = store.start_run(&["--ttl", "500ms", "x"], BEAT);
+    let held = store.start_run(&["--ttl", "6s", "x"], BEAT);
     let command = pid(&held.line());
     let waiter = store.queue(&["x"], "x");
     // The supervisor first: it would take the command's stop for an ordinary one.
@@ -141,7 +157,7 @@ fn a_command_whose_tenure_is_stopped_ends_with_the_lease() {
 #[test]
 fn a_store_that_does_not_answer_is_jeopardy_then_an_orderly_end() {
     let store = Store::new();
-    let held = store.start(["run", "--json", "--ttl", "3s", "--grace", "500ms", "x", "--", "sh", "-c", BEAT]);
+    let held = store.start(["run", "--json", "--ttl", "12s", "--grace", "3s", "x", "--", "sh", "-c", BEAT]);
     held.line();
     let blocker = rusqlite::Connection::open(store.path("locks.db")).unwrap();
     blocker.busy_timeout(Duration::from_secs(10)).unwrap();
@@ -166,7 +182,7 @@ fn held_is_alive(held: &crate::support::Running) -> bool {
 #[test]
 fn a_store_that_comes_back_in_time_is_only_a_fright() {
     let store = Store::new();
-    let held = store.start(["run", "--json", "--ttl", "3s", "--grace", "200ms", "x", "--", "sh", "-c", STAY]);
+    let held = store.start(["run", "--json", "--ttl", "9s", "--grace", "200ms", "x", "--", "sh", "-c", STAY]);
     held.expect_line("in");
     let blocker = rusqlite::Connection::open(store.path("locks.db")).unwrap();
     blocker.busy_timeout(Duration::from_secs(10)).unwrap();

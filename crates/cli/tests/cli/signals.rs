@@ -82,7 +82,7 @@ fn a_killed_holder_is_noticed_at_once() {
     waiter.expect_line("in");
     let took = killed.elapsed();
     eprintln!("the waiter's command runs {took:?} after kill -9 of the holder");
-    assert!(took < Duration::from_secs(2), "{took:?}, and not after a ttl of an hour");
+    assert!(took < Duration::from_secs(60), "{took:?}, and not after a ttl of an hour");
     eventually("the command and all it started are gone", || !lives(command) && !lives(sleeper));
     assert_eq!(waiter.end().code(), 0);
     store.assert_empty();
@@ -92,14 +92,14 @@ fn a_killed_holder_is_noticed_at_once() {
 fn a_killed_waiter_leaves_no_ticket() {
     let store = Store::new();
     let holder = store.hold(&["--fair", "x"]);
-    let dead = store.queue(&["--fair", "x"], "x");
+    let dead = store.queue(&["--fair", "--ttl", "1h", "x"], "x");
     let next = store.queue(&["--fair", "x"], "x");
     dead.signal(Signal::KILL);
     dead.wait();
     let released = Instant::now();
     holder.end();
     next.expect_line("in");
-    assert!(released.elapsed() < Duration::from_secs(5), "{:?}", released.elapsed());
+    assert!(released.elapsed() < Duration::from_secs(25), "{:?}, and not after a ttl of an hour", released.elapsed());
     next.end();
     store.assert_empty();
 }
@@ -121,12 +121,14 @@ fn nohup_stays_nohup() {
 #[test]
 fn a_stopped_command_is_still_held_for() {
     let store = Store::new();
-    let held = store.start_run(&["--ttl", "600ms", "x"], &format!("echo $$; {STAY}"));
+    let held = store.start_run(&["--ttl", "6s", "x"], &format!("echo $$; {STAY}"));
     let command = pid(&held.line());
     held.expect_line("in");
     rustix::process::kill_process(command, Signal::STOP).unwrap();
-    // Three ttls later it is still renewed.
-    assert!(held.says_nothing_for(Duration::from_millis(1800)));
+    // It outlives its ttl: it is still renewed.
+    while store.view("x")["holders"][0]["held_for_ms"].as_u64().expect("it is held") < 8_000 {
+        assert!(held.says_nothing_for(Duration::from_millis(200)));
+    }
     assert_eq!(store.tenure(["run", "-n", "x", "--", "true"]).code(), 1);
     rustix::process::kill_process(command, Signal::CONT).unwrap();
     assert_eq!(held.end().code(), 0);

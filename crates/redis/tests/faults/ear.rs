@@ -67,6 +67,7 @@ async fn served_in_order(many: usize, fault: impl FnOnce(&Stage)) {
 }
 
 fn waiter(client: &Client) -> JoinHandle<Guard> {
-    let mutex = client.fair_mutex("x").unwrap().ttl(LONG).unwrap();
+    // Not kept, so that a hand-over stands until it is found, however slow the machine is.
+    let mutex = client.fair_mutex("x").unwrap().ttl(LONG).unwrap().keep(false);
     tokio::spawn(async move { mutex.lock().await.unwrap() })
 }

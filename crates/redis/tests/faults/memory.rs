@@ -101,7 +101,7 @@ fn waiter(lock: &tenure_testkit::Lock) -> tokio::task::JoinHandle<()> {
 async fn a_full_server_refuses_and_keeps() {
     let server = Redis::start(RedisOptions::new().arg("maxmemory-policy", "noeviction"));
     let client: Client = client(&server.url()).await;
-    let held = client.mutex("held").unwrap().ttl(Duration::from_secs(3)).unwrap().lock().await.unwrap();
+    let held = client.mutex("held").unwrap().ttl(Duration::from_secs(9)).unwrap().lock().await.unwrap();
     server.command(&["CONFIG", "SET", "maxmemory", "100kb"]); // less than it needs to start
     let asked = calls(&server, "evalsha");
     let refused = in_time("an answer", client.mutex("x").unwrap().lock()).await.unwrap_err();

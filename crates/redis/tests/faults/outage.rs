@@ -9,7 +9,7 @@ use tenure_testkit::{Options as _, Shape, eventually, in_time};
 
 use crate::stage::{LONG, Record, Stage, leaves_nothing, line_is};
 
-const TTL: Duration = Duration::from_secs(2);
+const TTL: Duration = Duration::from_secs(6);
 
 /// SIGSTOP, which no connection notices, and a network that swallows everything.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -26,7 +26,7 @@ async fn holders_are_lost_before_others_get_in() {
         let holder = record.lock(&Shape::Mutex.make(&one, "x").unwrap().ttl(TTL).unwrap(), "x").await;
         let first = holder.held.valid_until();
         eventually("it is renewed", || holder.held.valid_until() > first).await;
-        let lock = Shape::Mutex.make(&other, "x").unwrap().ttl(LONG).unwrap();
+        let lock = Shape::Mutex.make(&other, "x").unwrap().ttl(LONG).unwrap().keep(false);
         let waiting = async {
             let next = record.lock(&lock, "x").await;
             assert!(Instant::now() >= holder.held.valid_until());
@@ -53,7 +53,7 @@ async fn holders_are_lost_before_others_get_in() {
 async fn an_ask_that_nobody_answers_is_an_error_and_leaves_nothing() {
     let stage = Stage::new();
     let observer = stage.direct().await;
-    let url = format!("redis://{}?answer_limit=500ms", stage.proxy.address());
+    let url = format!("redis://{}?answer_limit=2s", stage.proxy.address());
     let client = crate::stage::client(&url).await;
     client.mutex("x").unwrap().lock().await.unwrap().release().await.unwrap();
     // Replies only: the server grants it.
@@ -61,6 +61,7 @@ async fn an_ask_that_nobody_answers_is_an_error_and_leaves_nothing() {
     let refused = in_time("an answer", client.mutex("x").unwrap().ttl(LONG).unwrap().lock()).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
     stage.proxy.lift(deaf);
-    in_time("the lock is free", observer.mutex("x").unwrap().lock()).await.unwrap().release().await.unwrap();
+    let mutex = observer.mutex("x").unwrap().ttl(LONG).unwrap().keep(false);
+    in_time("the lock is free", mutex.lock()).await.unwrap().release().await.unwrap();
     leaves_nothing(&stage.server, [client, observer]).await;
 }

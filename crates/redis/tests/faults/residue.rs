@@ -7,7 +7,7 @@ use tenure_testkit::servers::redis::{Redis, RedisOptions};
 use tenure_testkit::{LIMIT, Rng, eventually};
 use tokio::time::timeout;
 
-use crate::stage::{client, leaves_nothing};
+use crate::stage::{LONG, client, leaves_nothing};
 
 const TASKS: usize = 20;
 const ROUNDS: usize = 500;
@@ -40,7 +40,8 @@ async fn work(client: Client) -> (usize, usize) {
     let mut rng = Rng::from_entropy();
     let (mut granted, mut given_up) = (0, 0);
     for round in 0..ROUNDS {
-        let mutex = client.mutex(format!("name {}", rng.below(NAMES))).unwrap();
+        // Not kept, so that whoever waited has all of its ttl too.
+        let mutex = client.mutex(format!("name {}", rng.below(NAMES))).unwrap().ttl(LONG).unwrap().keep(false);
         // Some are served however busy the machine is.
         let patience = if round % 4 == 0 { LIMIT } else { rng.up_to(Duration::from_millis(5)) };
         match timeout(patience, mutex.lock()).await {

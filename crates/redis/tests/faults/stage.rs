@@ -8,7 +8,9 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tenure_core::{Backend, Client, Environment, ErrorKind, Result};
 use tenure_testkit::fenced::FencedFile;
-use tenure_testkit::history::{History, Kind, Mode, Op, Phase, Recorder, Task, Violation, check};
+use tenure_testkit::history::{
+    History, Kind, Mode, Op, Phase, Recorder, Task, Violation, check, expect_sound, expect_sound_but_order,
+};
 use tenure_testkit::proxy::Proxy;
 use tenure_testkit::servers::redis::{Redis, RedisOptions};
 use tenure_testkit::{Harness, Held, Lock, Options as _, Shape, eventually, eventually_async, in_time};
@@ -16,6 +18,9 @@ use tokio::task::JoinHandle;
 
 /// Longer than any test: whoever has it loses it by a fault, not by the machine's slowness.
 pub(crate) const LONG: Duration = Duration::from_secs(600);
+
+/// How long a waiter keeps its place that nobody hears of.
+pub(crate) const ALIVE: Duration = Duration::from_secs(4);
 
 /// A client of the server at this URL, with a keeper of its own.
 pub(crate) async fn client(url: &str) -> Client {
@@ -129,6 +134,18 @@ impl Record {
     /// Everything so far.
     pub(crate) fn history(&self) -> History {
         self.recorder.history()
+    }
+
+    /// All that is promised was kept, after nobody was heard for so long: whoever is not heard for [`ALIVE`] may lose its place
+    /// in line, and nothing else.
+    #[track_caller]
+    pub(crate) fn expect_sound_after(&self, silence: Duration) {
+        // Whoever waits was heard at some time in the second before.
+        if silence + Duration::from_secs(1) < ALIVE {
+            expect_sound(&self.history());
+        } else {
+            expect_sound_but_order(&self.history());
+        }
     }
 
     /// Exclusion was seen to break, as the documentation says it may; tokens and the fence were not.

@@ -53,9 +53,9 @@ async fn a_renewal_and_a_heartbeat_are_the_same_twice() {
     let stage = Stage::new();
     let client = stage.proxied().await;
     stage.proxy.set(Which::All, Fault::Duplicate);
-    let held = client.mutex("x").unwrap().ttl(Duration::from_secs(3)).unwrap().lock().await.unwrap();
+    let held = client.mutex("x").unwrap().ttl(Duration::from_secs(9)).unwrap().lock().await.unwrap();
     let waiting = tokio::spawn({
-        let mutex = client.mutex("x").unwrap().ttl(LONG).unwrap();
+        let mutex = client.mutex("x").unwrap().ttl(LONG).unwrap().keep(false);
         async move { mutex.lock().await }
     });
     line_is(&client, "x", 1).await;

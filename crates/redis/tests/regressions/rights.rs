@@ -107,7 +107,7 @@ async fn everything(clients: &[Client; 2]) {
     removed(one, other).await;
 
     // Renewal, on a connection of its own.
-    let held = one.mutex("renewed").unwrap().ttl(Duration::from_secs(2)).unwrap().lock().await.unwrap();
+    let held = one.mutex("renewed").unwrap().ttl(Duration::from_secs(6)).unwrap().lock().await.unwrap();
     let until = held.valid_until();
     eventually("it is renewed", || held.valid_until() > until).await;
     held.release().await.unwrap();
