@@ -196,7 +196,7 @@ impl Settings {
             .client_found_rows(false)
             .tcp_nodelay(true)
             .tcp_keepalive(Some(KEEPALIVE)) // a peer that vanished without a word is found out
-            .stmt_cache_size(0) // none are prepared
+            .stmt_cache_size(2) // `verbs::AtOnce`: all that is prepared
             .wait_timeout(Some(LONG_IDLE)) // else the driver would throw away what was idle
             .connect_attribute("program_name", "tenure")
             .ssl_opts(match &self.tls {

@@ -36,7 +36,7 @@ use crate::config::Settings;
 use crate::examine::{self, Server};
 use crate::link::{Link, OPENS, Rows, Shared};
 use crate::solo::Solo;
-use crate::verbs::{self, Nonsense};
+use crate::verbs::{self, AtOnce, Nonsense};
 
 /// What MySQL and MariaDB can do in lease mode.
 pub const ABILITIES: Abilities = Abilities {
@@ -66,7 +66,9 @@ pub(crate) struct Tables {
     ear: Link,
     /// When this client was last heard of by the server, if it has a row there; else 0.
     beat: AtomicU64,
-    /// Which names and claims the short way is worth trying for.
+    /// The short way.
+    at_once: AtOnce,
+    /// Which names and claims it is worth trying for.
     solo: Solo,
 }
 
@@ -75,7 +77,8 @@ impl Tables {
         let (settings, shared) = (Arc::new(settings), Arc::<Shared>::default());
         let link = |home| Link::new(&settings, &shared, home);
         let (asks, keep, ear) = (link(false), link(true), link(false));
-        Tables { settings, client, shared, asks, keep, ear, beat: AtomicU64::new(0), solo: Solo::default() }
+        let at_once = AtOnce::new(&settings.prefix);
+        Tables { settings, client, shared, asks, keep, ear, beat: AtomicU64::new(0), at_once, solo: Solo::default() }
     }
 
     fn prefix(&self) -> &str {
@@ -97,7 +100,7 @@ impl Tables {
         if !self.solo.is_worth_trying(&claim.name) || !verbs::fits(claim.mode) {
             return Ok(None);
         }
-        let text = |server: &Server| server.writes_at_once().then(|| verbs::ask_at_once(self.prefix(), self.client, asking));
+        let text = |server: &Server| server.writes_at_once().then(|| self.at_once.ask(self.client, asking));
         let Some((1, drawn)) = self.asks.write("asking", text).await? else { return Ok(None) };
         let granted = Asked::Granted { token: Token::new(drawn), left: claim.ttl };
         self.solo.asked(asking, true);
@@ -109,7 +112,7 @@ impl Tables {
         if !self.solo.ends(ending) {
             return Ok(false);
         }
-        let text = |server: &Server| server.writes_at_once().then(|| verbs::end_at_once(self.prefix(), ending));
+        let text = |server: &Server| server.writes_at_once().then(|| self.at_once.end(ending));
         // The connection that is kept for it lives on the keeper's thread: a detour, where nobody is in the way.
         let link = if self.asks.is_at_hand() { &self.asks } else { &self.keep };
         Ok(matches!(link.write("ending", text).await?, Some((1, _))))

@@ -11,8 +11,8 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
-use mysql_async::Conn;
 use mysql_async::prelude::Queryable;
+use mysql_async::{Conn, Value};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use tenure_core::lease::{Asked, Asking, Ended, Ending, Message, Renewed, Touched};
@@ -25,7 +25,7 @@ use tokio::runtime::Runtime;
 use self::histories::{Asks, NAMES, Shape, Step, Who, histories};
 use crate::config::Settings;
 use crate::link::{Rows, read_all};
-use crate::verbs::Answered;
+use crate::verbs::{Answered, AtOnce, Statement};
 use crate::{examine, schema, verbs};
 
 /// Long enough that no test is so slow that it ends, so that whether it has ended is never in doubt.
@@ -127,6 +127,11 @@ impl TestServer {
         self.runtime.block_on(read_all(&mut self.conn, text)).unwrap_or_else(|error| panic!("{error}: {text}"))
     }
 
+    fn execute(&mut self, text: &str, values: Vec<Value>) {
+        let done = self.runtime.block_on(self.conn.exec_drop(text, values));
+        done.unwrap_or_else(|error| panic!("{error}: {text}"));
+    }
+
     fn number(&mut self, text: &str) -> Option<i64> {
         self.send(text).first()?.first().and_then(|row| verbs::number(row, 0))
     }
@@ -187,9 +192,9 @@ impl<'a> Pair<'a> {
     }
 
     /// How many rows a statement changed, and the number it drew.
-    fn write(&mut self, text: &str) -> (u64, u64) {
+    fn write(&mut self, Statement { text, values }: Statement<'_>) -> (u64, u64) {
         let mut server = self.server.borrow_mut();
-        server.send(text);
+        server.execute(text, values);
         (server.conn.affected_rows(), server.conn.last_insert_id().unwrap_or(0))
     }
 
@@ -262,7 +267,7 @@ impl<'a> Pair<'a> {
         {
             let by = asks[0].late.then_some(1);
             let asking = Asking { claim: claim.clone(), queue: queue.is_some(), by };
-            let (changed, drawn) = self.write(&verbs::ask_at_once(&self.prefix, *client, &asking));
+            let (changed, drawn) = self.write(AtOnce::new(&self.prefix).ask(*client, &asking));
             if changed == 1 {
                 self.saw("asked: at once");
                 let granted = Asked::Granted { token: Token::new(drawn), left: claim.ttl };
@@ -347,7 +352,7 @@ impl<'a> Pair<'a> {
         if let [(name, end)] = &ends[..]
             && end.min_hold.is_zero()
             && end.mark.is_zero()
-            && self.write(&verbs::end_at_once(&self.prefix, end)).0 == 1
+            && self.write(AtOnce::new(&self.prefix).end(end)).0 == 1
         {
             let which = verbs::hex(self.names[*name].as_str().as_bytes());
             let text = format!("SELECT used FROM {}name WHERE name = {which}", self.prefix);

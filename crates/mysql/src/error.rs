@@ -108,6 +108,8 @@ const LOCKED: &[u16] = &[1205, DEADLOCK, 3572, 3101];
 pub(crate) const DEADLOCK: u16 = 1213;
 /// What MariaDB says at once to whoever does not want to wait.
 pub(crate) const ROW_IS_LOCKED: u16 = 1205;
+/// A statement could not be prepared, or is not prepared any more: too many are, or a proxy in between knows of none. Nothing was done.
+pub(crate) const NOT_PREPARED: &[u16] = &[1243, 1295, 1461, 1615];
 /// A row that must be there is not.
 pub(crate) const NO_RECORD: u16 = 1032;
 /// No connection left.

@@ -26,6 +26,7 @@ use crate::config::Settings;
 use crate::connect::dial;
 use crate::error;
 use crate::examine::{self, Server};
+use crate::verbs::Statement;
 
 /// How long a request may go unanswered before its connection is given up: more than a lock is waited for.
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);
@@ -34,6 +35,19 @@ const IDLE: Duration = Duration::from_secs(5);
 
 /// How a text begins that opens a transaction itself, and does not leave that to a procedure.
 pub(crate) const OPENS: &str = "START TRANSACTION";
+
+/// What is sent.
+enum Text<'a> {
+    Plain(String),
+    Prepared(Statement<'a>),
+}
+
+impl Text<'_> {
+    /// Whether it begins a transaction that it may leave open.
+    fn opens(&self) -> bool {
+        matches!(self, Text::Plain(text) if text.starts_with(OPENS))
+    }
+}
 
 /// What came of some statements.
 struct Done {
@@ -96,6 +110,8 @@ type Made = Result<(Live, Instant, u64), Failure>;
 struct Live {
     conn: Conn,
     server: Arc<Server>,
+    /// Whether statements can be prepared on it, as far as we know.
+    prepares: bool,
     used: Instant,
     /// Where it lives.
     runtime: runtime::Id,
@@ -118,26 +134,27 @@ impl Link {
     /// Dropped, the statements may or may not be executed, and their connection is closed; one that is not made yet is finished
     /// on the keeper's runtime for whoever comes next, if it was to live there.
     pub(crate) async fn send(&self, doing: &str, text: impl FnOnce(&Server) -> String) -> Result<Rows, Failure> {
-        match self.exchange(doing, |server| Some(text(server))).await {
+        match self.exchange(doing, |server| Some(Text::Plain(text(server)))).await {
             Ok(Some(Done { rows, .. })) => Ok(rows),
             Ok(None) => unreachable!("there was a text"),
             Err((failure, _)) => Err(failure),
         }
     }
 
-    /// Sends one statement that writes at once or not at all: how many rows it changed, and the number it drew. `None` if
-    /// somebody else has the row in this moment, or if the server cannot be asked so.
+    /// Sends one statement that writes at once or not at all, which is prepared: how many rows it changed, and the number it
+    /// drew. `None` if somebody else has the row in this moment, or if the server cannot be asked so.
     ///
     /// # Cancel safety
     /// As of [`send`](Link::send).
-    pub(crate) async fn write(
+    pub(crate) async fn write<'a>(
         &self,
         doing: &str,
-        text: impl FnOnce(&Server) -> Option<String>,
+        statement: impl FnOnce(&Server) -> Option<Statement<'a>>,
     ) -> Result<Option<(u64, u64)>, Failure> {
-        match self.exchange(doing, text).await {
+        match self.exchange(doing, |server| statement(server).map(Text::Prepared)).await {
             Ok(done) => Ok(done.map(|Done { changed, drawn, .. }| (changed, drawn))),
             Err((_, Some(error::ROW_IS_LOCKED))) => Ok(None),
+            Err((_, Some(code))) if error::NOT_PREPARED.contains(&code) => Ok(None),
             Err((failure, _)) => Err(failure),
         }
     }
@@ -147,17 +164,17 @@ impl Link {
     /// # Cancel safety
     /// As of [`send`](Link::send).
     pub(crate) async fn change(&self, doing: &str, text: String) -> Result<u64, Failure> {
-        match self.exchange(doing, |_| Some(text)).await {
+        match self.exchange(doing, |_| Some(Text::Plain(text))).await {
             Ok(done) => Ok(done.map_or(0, |Done { changed, .. }| changed)),
             Err((failure, _)) => Err(failure),
         }
     }
 
     /// What the server answered, or why not and what it called that. Without a text nothing is sent.
-    async fn exchange(
+    async fn exchange<'a>(
         &self,
         doing: &str,
-        text: impl FnOnce(&Server) -> Option<String>,
+        text: impl FnOnce(&Server) -> Option<Text<'a>>,
     ) -> Result<Option<Done>, (Failure, Option<u16>)> {
         let mut place = self.place.lock().await;
         let mut live = match place.live.take() {
@@ -168,11 +185,12 @@ impl Link {
             live = Some(Box::pin(self.make(&mut place)).await.map_err(|failure| (failure, None))?);
         }
         let Some(mut live) = live else { unreachable!("it was made") };
-        let Some(text) = text(&live.server) else {
+        let Some(text) = text(&live.server).filter(|text| live.prepares || matches!(text, Text::Plain(_))) else {
             place.live = Some(live);
             return Ok(None);
         };
-        match tokio::time::timeout(ANSWER_LIMIT, live.query(&text)).await {
+        let opens = text.opens();
+        match tokio::time::timeout(ANSWER_LIMIT, live.query(text)).await {
             Ok(Ok(rows)) => {
                 let (changed, drawn) = (live.conn.affected_rows(), live.conn.last_insert_id().unwrap_or(0));
                 live.used = Instant::now();
@@ -181,11 +199,14 @@ impl Link {
             }
             Ok(Err(failure)) => {
                 // Our procedures undo what they began; a statement that never came to one left a transaction open.
-                if error::leaves_connection(&failure) && (!text.starts_with(OPENS) || live.roll_back().await) {
+                if error::leaves_connection(&failure) && (!opens || live.roll_back().await) {
                     live.used = Instant::now();
                     place.live = Some(live);
                 }
                 let code = error::code(&failure);
+                if let (Some(live), Some(code)) = (&mut place.live, code) {
+                    live.prepares &= !error::NOT_PREPARED.contains(&code); // else the next one would be told the same
+                }
                 Err((error::explain(failure, &self.way.settings, doing), code))
             }
             Err(_) => {
@@ -306,7 +327,8 @@ impl Way {
         let runtime = Handle::current();
         let may_stand_still = runtime.runtime_flavor() == RuntimeFlavor::CurrentThread;
         let homeward = may_stand_still.then(|| Arc::clone(&self.homeward));
-        let live = Live { conn, server: Arc::new(server), used: Instant::now(), runtime: runtime.id(), homeward };
+        let (server, used) = (Arc::new(server), Instant::now());
+        let live = Live { conn, server, prepares: true, used, runtime: runtime.id(), homeward };
         Ok((live, sent, now))
     }
 }
@@ -317,8 +339,11 @@ impl Live {
         matches!(tokio::time::timeout(ANSWER_LIMIT, self.conn.query_drop("ROLLBACK")).await, Ok(Ok(())))
     }
 
-    async fn query(&mut self, text: &str) -> mysql_async::Result<Rows> {
-        read_all(&mut self.conn, text).await
+    async fn query(&mut self, text: Text<'_>) -> mysql_async::Result<Rows> {
+        match text {
+            Text::Plain(text) => read_all(&mut self.conn, &text).await,
+            Text::Prepared(Statement { text, values }) => self.conn.exec_drop(text, values).await.map(|()| Rows::new()),
+        }
     }
 }
 

@@ -41,46 +41,71 @@ pub(crate) fn ask(prefix: &str, client: ClientKey, asking: &Asking, alive: Durat
     )
 }
 
-/// Takes a name that is there and that nobody holds or waits for, or else changes nothing: one write of one row, and no
-/// waiting for whoever has that row. The number drawn is the token and the server's time; that is so if the clock is ahead
-/// of the last token.
-pub(crate) fn ask_at_once(prefix: &str, client: ClientKey, asking: &Asking) -> String {
-    let Asking { claim, by, .. } = asking;
-    let (mode, take, permits) = mode_numbers(claim.mode);
-    // Assignments are made from left to right.
-    format!(
-        "SET STATEMENT innodb_lock_wait_timeout = 0 FOR UPDATE {prefix}name SET last = LAST_INSERT_ID({NOW}), used = last, \
-         ends = last + {}, kind = {}, permits = {permits}, seq = seq + 1, holds = 1, taken = {take}, solo = {}, \
-         solo_mode = {mode}, solo_take = {take}, solo_client = {client}, solo_ttl = {}, solo_handover = {}, solo_delay = {}, \
-         solo_note = {}, solo_host = {}, solo_pid = {} \
-         WHERE name = {} AND holds = 0 AND waits = 0 AND {NOW} BETWEEN GREATEST(last + 1, marked) AND {}",
-        micros(claim.ttl) + micros(claim.lock_delay),
-        kind_number(claim.kind),
-        hex(claim.id.as_bytes()),
-        micros(claim.ttl),
-        micros(claim.handover_ttl),
-        micros(claim.lock_delay),
-        hex(claim.note.as_str().as_bytes()),
-        hex(claim.origin.host.as_bytes()),
-        claim.origin.pid,
-        hex(claim.name.as_str().as_bytes()),
-        by.map_or(i64::MAX, |by| i64::try_from(by).unwrap_or(i64::MAX)),
-    )
+/// The short way: statements that write one row at once, or nothing. They come often, so the server parses them once for a
+/// connection, and then only takes their values.
+pub(crate) struct AtOnce {
+    ask: String,
+    end: String,
+}
+
+/// One of them, with its values.
+pub(crate) struct Statement<'a> {
+    pub(crate) text: &'a str,
+    pub(crate) values: Vec<Value>,
+}
+
+impl AtOnce {
+    pub(crate) fn new(prefix: &str) -> Self {
+        // Nobody waits for whoever has the row.
+        let update = format!("SET STATEMENT innodb_lock_wait_timeout = 0 FOR UPDATE {prefix}name");
+        AtOnce {
+            // Assignments are made from left to right.
+            ask: format!(
+                "{update} SET last = LAST_INSERT_ID({NOW}), used = last, ends = last + ?, kind = ?, permits = ?, \
+                 seq = seq + 1, holds = 1, taken = ?, solo = ?, solo_mode = ?, solo_take = ?, solo_client = ?, solo_ttl = ?, \
+                 solo_handover = ?, solo_delay = ?, solo_note = ?, solo_host = ?, solo_pid = ? \
+                 WHERE name = ? AND holds = 0 AND waits = 0 AND {NOW} BETWEEN GREATEST(last + 1, marked) AND ?"
+            ),
+            end: format!("{update} SET holds = 0, taken = 0, solo = NULL, used = {NOW} WHERE name = ? AND solo = ?"),
+        }
+    }
+
+    /// Takes a name that is there and that nobody holds or waits for. The number drawn is the token and the server's time;
+    /// that is so if the clock is ahead of the last token.
+    pub(crate) fn ask(&self, client: ClientKey, asking: &Asking) -> Statement<'_> {
+        let Asking { claim, by, .. } = asking;
+        let (mode, take, permits) = mode_numbers(claim.mode);
+        let values = vec![
+            (micros(claim.ttl) + micros(claim.lock_delay)).into(),
+            kind_number(claim.kind).into(),
+            permits.into(),
+            take.into(),
+            claim.id.as_bytes().into(),
+            mode.into(),
+            take.into(),
+            client.into(),
+            micros(claim.ttl).into(),
+            micros(claim.handover_ttl).into(),
+            micros(claim.lock_delay).into(),
+            claim.note.as_str().as_bytes().into(),
+            claim.origin.host.as_bytes().into(),
+            claim.origin.pid.into(),
+            claim.name.as_str().as_bytes().into(),
+            by.map_or(i64::MAX, |by| i64::try_from(by).unwrap_or(i64::MAX)).into(),
+        ];
+        Statement { text: &self.ask, values }
+    }
+
+    /// Lets go of a name whose holder is alone and has no ticket.
+    pub(crate) fn end(&self, ending: &Ending) -> Statement<'_> {
+        let values = vec![ending.name.as_str().as_bytes().into(), ending.id.as_bytes().into()];
+        Statement { text: &self.end, values }
+    }
 }
 
 /// Whether a claim can be let in so: it is not too large for its semaphore.
 pub(crate) fn fits(mode: Mode) -> bool {
     !matches!(mode, Mode::Permits { take, of } if take > of)
-}
-
-/// Lets go of a name whose holder is alone and has no ticket, or else changes nothing.
-pub(crate) fn end_at_once(prefix: &str, ending: &Ending) -> String {
-    format!(
-        "SET STATEMENT innodb_lock_wait_timeout = 0 FOR UPDATE {prefix}name SET holds = 0, taken = 0, solo = NULL, used = {NOW} \
-         WHERE name = {} AND solo = {}",
-        hex(ending.name.as_str().as_bytes()),
-        hex(ending.id.as_bytes()),
-    )
 }
 
 /// What came of an ask, when, and whether it was let in without a ticket.
