@@ -36,7 +36,8 @@ pub async fn work() -> Result<()> {
 
     say(number, What::Asked);
     let ttl = if number == 1 { SHORT_TTL } else { TTL };
-    let guard = client.mutex(std::env::var(LOCK)?)?.ttl(ttl)?.lock().await?;
+    // Who is let in after a wait has two seconds until it is renewed, or all of its ttl if it is not renewed at all.
+    let guard = client.mutex(std::env::var(LOCK)?)?.ttl(ttl)?.keep(number == 1).lock().await?;
     say(number, What::Held { token: guard.token().get() });
 
     guard.check()?;

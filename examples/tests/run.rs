@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 /// Runs an example on a store (none: a temporary SQLite file) and gives what it printed.
 fn run(example: &str, store: Option<&str>) -> String {
     let mut child = Command::new(example).args(store).stdout(Stdio::piped()).spawn().expect("the example starts");
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + Duration::from_secs(120);
     let status = loop {
         if let Some(status) = child.try_wait().expect("the example is ours") {
             break status;

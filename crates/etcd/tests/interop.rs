@@ -2,6 +2,7 @@
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::Duration;
 
 use tenure_core::{Client, Environment, ErrorKind, Kind};
@@ -18,23 +19,36 @@ async fn client(parameters: &str) -> Client {
 
 /// A program that runs beside the test, and what it prints.
 struct Beside {
+    command: Command,
     child: Child,
-    lines: std::sync::mpsc::Receiver<String>,
+    lines: Receiver<String>,
 }
 
 impl Beside {
     fn start(mut command: Command) -> Self {
-        let mut child = command.stdout(Stdio::piped()).stdin(Stdio::null()).spawn().expect("etcdctl is there");
-        let (sender, lines) = std::sync::mpsc::channel();
-        let output = BufReader::new(child.stdout.take().expect("it was asked for"));
-        std::thread::spawn(move || output.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
-        Beside { child, lines }
+        command.stdout(Stdio::piped()).stdin(Stdio::null());
+        let (child, lines) = run(&mut command);
+        Beside { command, child, lines }
     }
 
-    async fn says(&self, what: &str) -> String {
+    /// Starts it again: `etcdctl` sends a write once only, and ends where an election has swallowed it.
+    fn again(&mut self) {
+        let _ = self.child.wait();
+        (self.child, self.lines) = run(&mut self.command);
+    }
+
+    /// What it says next; it is started again if it has ended with nothing more to say.
+    async fn says(&mut self, what: &str) -> String {
         let mut said = None;
         eventually(what, || {
-            said = self.lines.try_recv().ok().or(said.take());
+            said = match self.lines.try_recv() {
+                Ok(line) => Some(line),
+                Err(TryRecvError::Empty) => None,
+                Err(TryRecvError::Disconnected) => {
+                    self.again();
+                    None
+                }
+            };
             said.is_some()
         })
         .await;
@@ -45,6 +59,14 @@ impl Beside {
     fn interrupt(&self) {
         Command::new("kill").args(["-INT", &self.child.id().to_string()]).status().expect("there is kill");
     }
+}
+
+fn run(command: &mut Command) -> (Child, Receiver<String>) {
+    let mut child = command.spawn().expect("etcdctl is there");
+    let (sender, lines) = std::sync::mpsc::channel();
+    let output = BufReader::new(child.stdout.take().expect("it was asked for"));
+    std::thread::spawn(move || output.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
+    (child, lines)
 }
 
 impl Drop for Beside {
@@ -58,7 +80,7 @@ impl Drop for Beside {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn etcdctl_holds_and_we_wait() {
     let client = client("&layout=concurrency").await;
-    let old = Beside::start(EtcdCluster::shared().etcdctl(&["lock", "interop/one"]));
+    let mut old = Beside::start(EtcdCluster::shared().etcdctl(&["lock", "interop/one"]));
     let key = old.says("etcdctl has it").await;
     assert!(key.starts_with("interop/one/"), "{key}");
     let mutex = client.mutex("interop/one").unwrap().ttl(LONG).unwrap();
@@ -84,8 +106,14 @@ async fn we_hold_and_etcdctl_waits() {
     let client = client("&layout=concurrency").await;
     let mutex = client.mutex("interop/two").unwrap().ttl(LONG).unwrap();
     let held = mutex.lock().await.unwrap();
-    let old = Beside::start(EtcdCluster::shared().etcdctl(&["lock", "interop/two"]));
-    eventually_async("it stands in line", async || client.view("interop/two").await.unwrap().line.len() == 1).await;
+    let mut old = Beside::start(EtcdCluster::shared().etcdctl(&["lock", "interop/two"]));
+    let in_line = async || {
+        if matches!(old.child.try_wait(), Ok(Some(_))) {
+            old.again();
+        }
+        client.view("interop/two").await.unwrap().line.len() == 1
+    };
+    eventually_async("it stands in line", in_line).await;
     assert!(old.lines.try_recv().is_err(), "it has nothing to say yet");
     held.release().await.unwrap();
     let key = old.says("it is let in").await;
@@ -150,10 +178,10 @@ async fn etcdctl_sees_our_leaders() {
     let client = client("&prefix=elections").await;
     let election = |note: &str| client.election("boss").unwrap().ttl(LONG).unwrap().note(note).unwrap();
     let leads = election("10.0.0.7:8080").campaign().await.unwrap();
-    let listener = Beside::start(EtcdCluster::shared().etcdctl(&["elect", "--listen", "elections/lock/boss election"]));
-    let hears = async |note: &str| while listener.says("the listener hears").await != note {};
+    let mut listener = Beside::start(EtcdCluster::shared().etcdctl(&["elect", "--listen", "elections/lock/boss election"]));
+    let mut hears = async |note: &str| while listener.says("the listener hears").await != note {};
     in_time("the first leader is seen", hears("10.0.0.7:8080")).await;
-    let next = election("10.0.0.8:8080");
+    let next = election("10.0.0.8:8080").keep(false); // a pause after the hand-over does not lose it
     let campaigning = tokio::spawn(async move { next.campaign().await });
     eventually_async("another one waits", async || client.view("boss").await.unwrap().line.len() == 1).await;
     leads.release().await.unwrap();

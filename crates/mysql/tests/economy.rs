@@ -33,8 +33,23 @@ async fn client(server: &MariaDb) -> Client {
     Client::with_environment(backend(server).await, Environment::real()).unwrap()
 }
 
+/// How often clients connected.
+const CONNECT: &str = "connect";
+
 /// How often clients called each of our procedures; what is no such call by its first word. The test's own are left out.
 fn statements(server: &MariaDb) -> BTreeMap<String, usize> {
+    let mut seen = log(server);
+    seen.remove(CONNECT);
+    seen
+}
+
+/// How many connections clients have made.
+fn connects(server: &MariaDb) -> usize {
+    log(server).get(CONNECT).copied().unwrap_or(0)
+}
+
+/// What clients did, connecting too.
+fn log(server: &MariaDb) -> BTreeMap<String, usize> {
     let log = std::fs::read(server.dir().join("data").join(LOG)).unwrap();
     let mut ours = std::collections::HashSet::new();
     let mut seen = BTreeMap::new();
@@ -49,6 +64,7 @@ fn statements(server: &MariaDb) -> BTreeMap<String, usize> {
         match command {
             "Connect" if argument.contains("@127.0.0.1") => {
                 ours.insert(session.to_owned());
+                *seen.entry(CONNECT.to_owned()).or_default() += 1;
             }
             "Connect" => drop(ours.remove(session)),
             "Query" if ours.contains(session) => {
@@ -123,6 +139,8 @@ async fn looking_does_not_cost_more_with_more_waiters() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_has_three_connections_at_most() {
     const WAITERS: usize = 200;
+    /// How many requests travel together.
+    const AT_MOST: usize = 64;
     for clients in [1, 20] {
         let server = server();
         let holder = client(&server).await;
@@ -133,15 +151,20 @@ async fn a_client_has_three_connections_at_most() {
         for _ in 0..clients {
             let client = client(&server).await;
             for _ in 0..WAITERS / clients {
-                let mutex = client.mutex("x").unwrap().ttl(LONG).unwrap();
+                let mutex = client.mutex("x").unwrap().ttl(LONG).unwrap().keep(false); // so each is let in for all of it
                 waiting.spawn(async move { mutex.lock().await.unwrap().release().await.unwrap() });
             }
             all.push(client);
         }
         line_is(&server, WAITERS).await;
-        let connections = "SELECT COUNT(*) FROM information_schema.processlist WHERE host LIKE '127.0.0.1:%'";
-        let connections: usize = server.sql(connections)[0][0].parse().unwrap();
-        assert!(connections <= 3 * (1 + clients), "{connections} connections of {} clients", 1 + clients);
+        // Not at once: one that fell silent while the machine stood still was given up, and may be there for a moment more.
+        let mut connections = 0;
+        let are_few = || {
+            let there = server.sql("SELECT COUNT(*) FROM information_schema.processlist WHERE host LIKE '127.0.0.1:%'");
+            connections = there[0][0].parse::<usize>().unwrap();
+            connections <= 3 * (1 + clients)
+        };
+        eventually("each client has three connections at most", are_few).await;
         let before = statements(&server);
         let began = Instant::now();
         held.release().await.unwrap();
@@ -152,8 +175,10 @@ async fn a_client_has_three_connections_at_most() {
         let (seen, whole) = (since(&before, statements(&server)), since(&begin, statements(&server)));
         eprintln!("{WAITERS} hand-overs over {clients} clients and {connections} connections in {took:?}: {seen:?}");
         eprintln!("with their asks: {whole:?}");
-        assert!(seen["end"] <= WAITERS + 1, "{seen:?}");
-        assert!(whole["ask"] <= WAITERS, "{whole:?}");
+        // What a connection carried that was given up is sent again on another: so much more on a machine that stood still.
+        let again = connects(&server).saturating_sub(3 * (1 + clients)) * AT_MOST;
+        assert!(seen["end"] <= WAITERS + 1 + again, "{seen:?}, {again} of them again");
+        assert!(whole["ask"] <= WAITERS + again, "{whole:?}, {again} of them again");
         drop(all);
     }
 }
@@ -225,7 +250,7 @@ async fn a_thousand_locks_are_renewed_with_one_statement() {
     const ROUNDS: usize = 3;
     let server = server();
     let client = client(&server).await;
-    let held = hold(&client, 1_000, Duration::from_secs(6)).await;
+    let held = hold(&client, 1_000, Duration::from_secs(9)).await; // a machine may stand still for most of it
     for _ in 0..2 {
         a_round(&held[0]).await; // by now they go together
     }

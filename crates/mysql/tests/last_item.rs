@@ -1,5 +1,6 @@
 //! Selling the last item: locks that sell each item once, and no lock, which does not.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -21,7 +22,8 @@ struct Place {
 
 impl Place {
     async fn client(&self) -> Client {
-        let url = format!("{}?prefix={}", self.url, self.prefix);
+        // Nine processes begin at once here, and have time for it.
+        let url = format!("{}?prefix={}&connect_limit=60s&answer_limit=60s", self.url, self.prefix);
         let backend = tenure_mysql::connect(&url.parse().unwrap()).await.unwrap();
         Client::with_environment(backend, Environment::real()).unwrap()
     }
@@ -95,13 +97,14 @@ async fn shop() {
         meet();
     }
     let mut count = 0;
-    while sell_one(&way, &client, &place, &mut db, count == 0).await.unwrap() {
+    while sell_one(&way, &client, &place, &mut db, count).await.unwrap() {
         count += 1;
     }
     sold(count);
 }
 
-async fn sell_one(way: &str, client: &Client, place: &Place, db: &mut Conn, is_first: bool) -> Result<bool> {
+/// Sells one more, if there is one. `count`: how many this process has sold so far.
+async fn sell_one(way: &str, client: &Client, place: &Place, db: &mut Conn, count: u32) -> Result<bool> {
     match way {
         "mutex" => {
             // Nobody renews it, so whoever waited has it for the whole ttl too: nothing else protects the stock.
@@ -124,13 +127,24 @@ async fn sell_one(way: &str, client: &Client, place: &Place, db: &mut Conn, is_f
             Ok(left >= 0)
         }
         "cell" => loop {
+            let mut was_sold = false;
             let one_less = |value: Option<&[u8]>| {
-                let left: u32 = std::str::from_utf8(value?).unwrap().parse().unwrap();
-                Some(left.checked_sub(1)?.to_string().into_bytes())
+                let mut stock = Stock::read(value?);
+                let mine = stock.sold.entry(std::process::id()).or_default();
+                assert!(*mine >= count, "{mine} of {count}: what was sold here was overwritten");
+                was_sold = *mine > count;
+                if was_sold {
+                    return None;
+                }
+                *mine += 1;
+                stock.left = stock.left.checked_sub(1)?;
+                Some(stock.to_string().into_bytes())
             };
-            match client.cell("stock")?.update(one_less).await {
-                Ok(updated) => return Ok(updated.is_some()),
-                Err(error) => assert!(error.is_transient(), "{error}"), // too many contenders for once
+            let updated = client.cell("stock")?.update(one_less).await;
+            match updated {
+                Ok(updated) => return Ok(was_sold || updated.is_some()),
+                // Too many contenders for once; or no answer, and then it may be done or not.
+                Err(error) => assert!(error.is_transient(), "{error}"),
             }
         },
         "version column" => {
@@ -153,7 +167,7 @@ async fn sell_one(way: &str, client: &Client, place: &Place, db: &mut Conn, is_f
         }
         _ => {
             let left = place.pieces(db).await? - 1;
-            if is_first {
+            if count == 0 {
                 meet(); // everybody has read, nobody has written
             }
             if left >= 0 {
@@ -161,6 +175,33 @@ async fn sell_one(way: &str, client: &Client, place: &Place, db: &mut Conn, is_f
             }
             Ok(left >= 0)
         }
+    }
+}
+
+/// What is in the cell: how many are left, and how many each process has sold. So whoever has no answer finds out whether its write
+/// was done.
+struct Stock {
+    left: u32,
+    sold: BTreeMap<u32, u32>,
+}
+
+impl Stock {
+    /// `997 4711:2 4712:1`
+    fn read(value: &[u8]) -> Self {
+        let mut words = std::str::from_utf8(value).unwrap().split(' ');
+        let left = words.next().unwrap().parse().unwrap();
+        let sold = words.map(|word| {
+            let (process, count) = word.split_once(':').unwrap();
+            (process.parse().unwrap(), count.parse().unwrap())
+        });
+        Stock { left, sold: sold.collect() }
+    }
+}
+
+impl std::fmt::Display for Stock {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.left)?;
+        self.sold.iter().try_for_each(|(process, count)| write!(f, " {process}:{count}"))
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tenure_core::{Client, Environment, ErrorKind, Instant};
 use tenure_testkit::proxy::{Fault, Proxy, Toward, Which};
 use tenure_testkit::servers::mariadb::{Galera, MariaDb, MariaDbOptions};
-use tenure_testkit::{Rng, a_long_hold_goes_to_the_line, eventually, in_time, tasks_in_turn};
+use tenure_testkit::{Rng, a_long_hold_goes_to_the_line, eventually, eventually_async, in_time, tasks_in_turn};
 
 async fn client(url: &str) -> Client {
     let backend = tenure_mysql::connect(&url.parse().unwrap()).await.expect("the server is there");
@@ -160,7 +160,12 @@ async fn what_nobody_could_end_is_ended_later() {
     let ttl = Duration::from_millis(200);
     let make = |name| one.mutex(name).unwrap().ttl(ttl).unwrap();
     let (lost, used) = (make("x"), make("used"));
-    used.lock().await.unwrap().release().await.unwrap();
+    // A slow machine may lose so short a hold before it is let go of, and then there is another.
+    let was_used = async || match used.lock().await {
+        Ok(held) => held.release().await.is_ok(),
+        Err(_) => false,
+    };
+    eventually_async("its session is there, and idle", was_used).await;
     server.pause();
     assert!(tokio::time::timeout(ttl / 4, lost.try_lock()).await.is_err(), "nobody answers");
     tokio::time::sleep(ttl * 5).await; // the fault itself is a length of time

@@ -22,7 +22,7 @@ async fn whoever_waits_does_not_hold_up_a_flush() {
     let waits = || server.sql("SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE STATE = 'User lock'")[0][0] == "1";
     eventually("it waits", waits).await;
     let mut backup = server.session().unwrap();
-    backup.sql("SET lock_wait_timeout = 5").unwrap();
+    backup.sql("SET lock_wait_timeout = 60").unwrap();
     backup.sql("FLUSH TABLES WITH READ LOCK").expect("nobody is in the way");
     backup.sql("UNLOCK TABLES").unwrap();
     let before = held.token();

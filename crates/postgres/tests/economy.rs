@@ -1,7 +1,7 @@
 //! What it costs the server, counted and never timed: statements per hand-over and per renewal, work per grant however long the
 //! line, connections per client. Statements are counted in the server's own log. Times are printed, since somebody will ask.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -55,6 +55,29 @@ fn connections(server: &Postgres) -> usize {
     sent(&server.log()).map(|(pid, _)| pid).collect::<HashSet<_>>().len()
 }
 
+/// How many clients were told that they are told: each says so on the connection for that, and then waits for whoever did not know.
+fn told(server: &Postgres) -> usize {
+    let log = server.log();
+    let (mut channels, mut told) = (HashMap::<&str, &str>::new(), HashSet::<&str>::new());
+    for (pid, statement) in sent(&log) {
+        if let Some(channel) = statement.strip_prefix("LISTEN ") {
+            channels.insert(pid, channel);
+        } else if statement.contains("FOR SHARE") {
+            told.extend(channels.get(pid).copied());
+        }
+    }
+    told.len()
+}
+
+/// Ends connections on which a client has tried in vain whether messages arrive, so that it tries again on another: there is no pooler
+/// here, but a machine that stands still for a second looks like one.
+fn cut_deaf_ears(server: &Postgres) {
+    let log = server.log();
+    for (pid, _) in sent(&log).filter(|(_, statement)| statement.starts_with("UNLISTEN")) {
+        server.sql(&format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = {pid}"));
+    }
+}
+
 /// What was done since then.
 fn since(before: &BTreeMap<String, usize>, after: BTreeMap<String, usize>) -> BTreeMap<String, usize> {
     let more = |verb: &String, count: usize| count - before.get(verb).copied().unwrap_or(0);
@@ -75,17 +98,26 @@ async fn a_hand_over_is_two_statements_at_most() {
         for _ in 0..clients {
             let client = client(&server).await;
             for _ in 0..WAITERS / clients {
-                let mutex = client.mutex("x").unwrap().ttl(LONG).unwrap();
+                let mutex = client.mutex("x").unwrap().ttl(LONG).unwrap().keep(false); // so each is let in for all of it
                 waiting.spawn(async move { mutex.lock().await.unwrap().release().await.unwrap() });
             }
             all.push(client);
         }
         line_is(&server, WAITERS).await;
         let listens = format!("SELECT count(*) = {clients} FROM tenure_client WHERE listens");
-        eventually("everybody is told", || server.sql(&listens) == [["t"]]).await;
-        let connections = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'tenure'";
-        let connections: usize = server.sql(connections)[0][0].parse().unwrap();
-        assert!(connections <= 3 * (1 + clients), "{connections} connections of {} clients", 1 + clients);
+        let all_listen = || {
+            cut_deaf_ears(&server);
+            server.sql(&listens) == [["t"]]
+        };
+        eventually("everybody is told", all_listen).await;
+        // Not at once: one that fell silent while the machine stood still was given up, and may be there for a moment more.
+        let mut connections = 0;
+        let are_few = || {
+            let there = server.sql("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'tenure'");
+            connections = there[0][0].parse::<usize>().unwrap();
+            connections <= 3 * (1 + clients)
+        };
+        eventually("each client has three connections at most", are_few).await;
 
         let before = statements(&server);
         let began = Instant::now();
@@ -120,13 +152,11 @@ async fn a_client_with_many_waiters_makes_itself_heard_with_one_statement() {
         waiting.spawn(async move { mutex.lock().await.unwrap() });
     }
     line_is(&server, 100).await;
-    // Each says so when it is, on the connection for that, and then waits for whoever did not know.
-    let told = || {
-        let log = server.log();
-        let says_so = sent(&log).filter(|(_, statement)| statement.contains("FOR SHARE"));
-        says_so.map(|(pid, _)| pid).collect::<HashSet<_>>().len()
+    let both_are_told = || {
+        cut_deaf_ears(&server);
+        told(&server) == 2
     };
-    eventually("both are told", || told() == 2).await;
+    eventually("both are told", both_are_told).await;
     // A machine that stands still may cost a connection. To make another takes more than a beat, and may take until the next
     // measure: then it is measured again.
     let (mut tries, mut was_made) = (0, false);
@@ -247,7 +277,7 @@ async fn a_thousand_locks_are_renewed_with_one_statement() {
     const ROUNDS: usize = 3;
     let server = server();
     let client = client(&server).await;
-    let held = hold(&client, 1_000, Duration::from_secs(6)).await;
+    let held = hold(&client, 1_000, Duration::from_secs(9)).await; // a machine may stand still for most of it
     for _ in 0..2 {
         a_round(&held[0]).await; // by now they go together
     }

@@ -5,19 +5,41 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use tenure_core::{Backend, Claim, Client, Kind, Mode, Renewal, Wait};
+use tenure_core::{Backend, Claim, Client, ErrorKind, Guard, Kind, Mode, Renewal, Wait};
 use tenure_testkit::servers::postgres::{BouncerOptions, PgBouncer, PoolMode, Postgres, PostgresOptions};
 use tenure_testkit::{claim, eventually, eventually_async, in_time};
 use tokio::task::JoinSet;
 
-const LONG: Duration = Duration::from_secs(30);
+/// Longer than any test.
+const LONG: Duration = Duration::from_secs(600);
 
+/// Answers may take longer than by default, unless the URL says how long: a machine may stand still for seconds.
 async fn open(url: &str) -> Arc<dyn Backend> {
-    tenure_postgres::connect(&url.parse().unwrap()).await.unwrap_or_else(|error| panic!("{url}: {error}"))
+    let separator = if url.contains('?') { '&' } else { '?' };
+    let patience = if url.contains("answer_limit=") { String::new() } else { format!("{separator}answer_limit=20s") };
+    let patient = format!("{url}{patience}").parse().unwrap();
+    tenure_postgres::connect(&patient).await.unwrap_or_else(|error| panic!("{url}: {error}"))
 }
 
 async fn client(url: &str) -> Client {
     Client::with_environment(open(url).await, tenure_core::Environment::real()).unwrap()
+}
+
+/// Lets go of what was waited for. Its first window is short: a machine that stood still for longer has lost it, and says so.
+async fn let_go(held: Guard) {
+    if let Err(error) = held.release().await {
+        assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
+    }
+}
+
+/// Waits for the answer to a renewal: it is held.
+async fn is_renewed(backend: &Arc<dyn Backend>, claim: &Claim) {
+    eventually_async("a renewal is answered", async || {
+        let renewal = backend.renew(std::slice::from_ref(claim)).await.remove(0);
+        assert!(!matches!(renewal, Ok(Renewal::Lost)), "it is there");
+        renewal.is_ok()
+    })
+    .await;
 }
 
 /// Nobody is in twice, tokens rise, and everybody gets in, whatever the isolation level of the server's transactions is.
@@ -36,7 +58,9 @@ async fn every_isolation_level_works() {
                 tasks.spawn(async move {
                     let mut last = 0;
                     for _ in 0..6 {
-                        let held = client.mutex("x").unwrap().ttl(LONG).unwrap().lock().await.unwrap();
+                        // Nobody renews it, so whoever waited has it for the whole ttl too, however slow the machine is.
+                        let mutex = client.mutex("x").unwrap().ttl(LONG).unwrap().keep(false);
+                        let held = mutex.lock().await.unwrap();
                         assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "somebody is in already");
                         assert!(held.token().get() > std::mem::replace(&mut last, held.token().get()));
                         tokio::task::yield_now().await;
@@ -71,7 +95,7 @@ async fn a_renewal_finds_a_hold_while_it_gets_a_row_of_its_own() {
             let entering = async { other.acquire(&theirs, Wait::No).await.unwrap().expect("a reader is let in") };
             tokio::join!(renewing, entering);
             assert_eq!(postgres.sql("SELECT count(*) FROM tenure_ticket"), [["2"]], "each has a row");
-            assert!(matches!(holder.renew(std::slice::from_ref(&mine)).await[0], Ok(Renewal::Held { .. })));
+            is_renewed(&holder, &mine).await;
             holder.release(&mine).await.unwrap();
             other.release(&theirs).await.unwrap();
         }
@@ -86,7 +110,8 @@ async fn a_name_that_many_are_at_does_not_keep_renewals_out() {
     let (first, second, third) = (open(&postgres.url()).await, open(&postgres.url()).await, open(&postgres.url()).await);
     let rows = |waiting| postgres.sql(&format!("SELECT count(*) FROM tenure_ticket WHERE {waiting}")).remove(0).remove(0);
     for asks in [true, false] {
-        let claims: Vec<Claim> = (0..3).map(|number| claim(Kind::Mutex, number)).collect();
+        // Let in for so long that no machine is too slow to see it there.
+        let claims: Vec<Claim> = (0..3).map(|number| Claim { handover_ttl: LONG, ..claim(Kind::Mutex, number) }).collect();
         first.acquire(&claims[0], Wait::No).await.unwrap().expect("nobody has it");
         let waiting = tokio::spawn({
             let (second, claim) = (Arc::clone(&second), claims[1].clone());
@@ -105,7 +130,7 @@ async fn a_name_that_many_are_at_does_not_keep_renewals_out() {
             rows("NOT waiting") == "1"
         })
         .await;
-        assert!(matches!(second.renew(&claims[1..2]).await[0], Ok(Renewal::Held { .. })));
+        is_renewed(&second, &claims[1]).await;
         second.release(&claims[1]).await.unwrap();
     }
 }
@@ -173,17 +198,17 @@ async fn waiters_need_no_connections_of_their_own() {
     let first = client.mutex("x").unwrap().ttl(LONG).unwrap().lock().await.unwrap();
     let mut waiting = JoinSet::new();
     for _ in 0..200 {
-        let mutex = client.mutex("x").unwrap().ttl(LONG).unwrap();
+        let mutex = client.mutex("x").unwrap().ttl(LONG).unwrap().keep(false); // so each is let in for all of it
         waiting.spawn(async move { mutex.lock().await.unwrap().release().await.unwrap() });
     }
     let line = || postgres.sql("SELECT count(*) FROM tenure_ticket WHERE waiting") == [["200"]];
     eventually("all wait", line).await;
-    let connections = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'tenure'";
-    let many: u32 = postgres.sql(connections)[0][0].parse().unwrap();
-    assert!(many <= 3, "{many} connections");
+    // Not at once: one that fell silent while the machine stood still was given up, and may be there for a moment more.
+    let are_few = || postgres.sql("SELECT count(*) <= 3 FROM pg_stat_activity WHERE application_name = 'tenure'") == [["t"]];
+    eventually("three connections at most while all wait", are_few).await;
     first.release().await.unwrap();
     in_time("all get in", waiting.join_all()).await;
-    assert!(postgres.sql(connections)[0][0].parse::<u32>().unwrap() <= 3);
+    eventually("three connections at most", are_few).await;
 }
 
 /// Behind a pooler no message arrives, and yet a hand-over takes milliseconds: the one who waits looks.
@@ -205,7 +230,7 @@ async fn a_hand_over_behind_a_pooler_is_quick() {
         held.release().await.unwrap();
         let (entered, held) = in_time("it gets in", waiting).await.unwrap();
         best = best.min(entered.saturating_duration_since(released));
-        held.release().await.unwrap();
+        let_go(held).await;
     }
     assert!(best < Duration::from_millis(100), "the best of twenty took {best:?}");
     let listens = postgres.sql("SELECT count(*) FROM tenure_client WHERE listens");
@@ -229,7 +254,7 @@ async fn a_killed_server_forgets_nothing() {
     held.release().await.unwrap();
     let held = in_time("who waited gets in", waiting).await.unwrap().unwrap();
     assert!(held.token() > token);
-    held.release().await.unwrap();
+    let_go(held).await;
 }
 
 /// Connections that the server ends, while somebody holds and somebody waits, cost nobody anything.
@@ -246,7 +271,7 @@ async fn connections_that_are_cut_are_made_anew() {
         postgres.sql(cut);
         held.check().unwrap();
         held.release().await.unwrap();
-        in_time("who waited gets in", waiting).await.unwrap().unwrap().release().await.unwrap();
+        let_go(in_time("who waited gets in", waiting).await.unwrap().unwrap()).await;
     }
     one.close().await.unwrap();
     other.close().await.unwrap();
@@ -263,7 +288,7 @@ async fn tables_that_several_make_at_once() {
         let url = format!("{}?schema=locks", postgres.url());
         tasks.spawn(async move {
             let client = client(&url).await;
-            client.mutex("x").unwrap().lock().await.unwrap().release().await.unwrap();
+            let_go(client.mutex("x").unwrap().lock().await.unwrap()).await;
         });
     }
     in_time("all have locked", tasks.join_all()).await;
@@ -284,9 +309,13 @@ async fn what_is_over_goes() {
          INSERT INTO tenure_mail (client, says, id, until) VALUES (1, 1, gen_random_uuid(), 1)",
     );
     let visitor = client(&postgres.url()).await;
-    visitor.mutex("y").unwrap().lock().await.unwrap().release().await.unwrap();
     let left = "SELECT (SELECT count(*) FROM tenure_mark) + (SELECT count(*) FROM tenure_client) + (SELECT count(*) FROM tenure_mail)";
-    eventually("nothing is left", || postgres.sql(left) == [["0"]]).await;
+    let are_gone = async || {
+        // Its first ask looks for them, and one in many after that.
+        visitor.mutex("y").unwrap().ttl(LONG).unwrap().lock().await.unwrap().release().await.unwrap();
+        postgres.sql(left) == [["0"]]
+    };
+    eventually_async("nothing is left, while somebody locks", are_gone).await;
 }
 
 /// A host that is gone says nothing at all. Whoever names it first still finds the server behind it, well within the time that

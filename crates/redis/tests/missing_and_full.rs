@@ -74,7 +74,8 @@ async fn holders_that_died_and_whose_set_is_gone_end_with_their_time() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiters_whose_line_is_gone_stand_in_it_again() {
     let (server, client) = start().await;
-    let lock = client.fair_mutex("x").unwrap().ttl(LONG).unwrap();
+    // Not kept, so that whoever waited has all of its ttl too.
+    let lock = client.fair_mutex("x").unwrap().ttl(LONG).unwrap().keep(false);
     let held = lock.lock().await.unwrap();
     let mut waiting = Vec::new();
     for place in 1..=3 {

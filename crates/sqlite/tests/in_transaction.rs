@@ -136,7 +136,7 @@ async fn whoever_is_in_line_comes_first() {
     let client = place.client();
     let mut db = shop(&place);
     let second = place.client();
-    let mutex = client.mutex("x").unwrap().keep(false).ttl(Duration::from_secs(3)).unwrap();
+    let mutex = client.mutex("x").unwrap().keep(false).ttl(Duration::from_secs(6)).unwrap();
     let lapsing = mutex.lock().await.unwrap();
     let waiting = tokio::spawn(async move { second.mutex("x").unwrap().keep(false).lock().await.unwrap() });
     eventually_async("it waits", async || client.view("x").await.unwrap().line.len() == 1).await;

@@ -120,15 +120,20 @@ async fn sell_one(way: &str, client: &Client, db: &mut Connection, is_first: boo
         },
         "version column" => {
             let mut retries = Retries::new();
+            let again = |retries: &mut Retries| match retries.pause_blocking() {
+                Ok(()) => {}
+                Err(error) if error.is_transient() => *retries = Retries::new(), // too many contenders for once
+                Err(error) => panic!("{error}"),
+            };
             loop {
                 let (left, version): (u32, i64) =
                     db.query_row("SELECT pieces, version FROM stock", [], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
                 let Some(left) = left.checked_sub(1) else { return Ok(false) };
                 let sql = "UPDATE stock SET pieces = ?1, version = version + 1 WHERE version = ?2";
                 match db.execute(sql, (left, version)) {
-                    Ok(0) => retries.pause_blocking()?,
+                    Ok(0) => again(&mut retries),
                     Ok(_) => return Ok(true),
-                    Err(error) if is_conflict(&error) => retries.pause_blocking()?,
+                    Err(error) if is_conflict(&error) => again(&mut retries),
                     Err(error) => panic!("{error}"),
                 }
             }

@@ -35,7 +35,7 @@ async fn times_after_a_kill(in_front: bool) -> Vec<Duration> {
         assert_eq!(holder.hear(), "held");
         let mut front = in_front.then(|| Second::start("wait", &place.path()));
         line_is(usize::from(in_front)).await;
-        let mutex = client.mutex("x").unwrap();
+        let mutex = client.mutex("x").unwrap().keep(false); // so that it has all of its ttl from the start
         let waiting = tokio::spawn(async move { (mutex.lock().await.unwrap(), Instant::now()) });
         line_is(usize::from(in_front) + 1).await;
         if let Some(front) = &mut front {
@@ -185,7 +185,7 @@ async fn without_messages_waiters_get_in_all_the_same() {
     let deaf = Client::new(Sqlite::open(place.path(), deaf).unwrap()).unwrap();
     let mut holder = Second::start("hold", &place.path());
     assert_eq!(holder.hear(), "held");
-    let mutex = deaf.mutex("x").unwrap();
+    let mutex = deaf.mutex("x").unwrap().keep(false); // so that a hand-over stands until it is found
     let waiting = tokio::spawn(async move { mutex.lock().await });
     eventually_async("it waits", async || deaf.view("x").await.unwrap().line.len() == 1).await;
     holder.tell("release");

@@ -38,7 +38,7 @@ fn threads_exclude_each_other() {
 #[test]
 fn a_lost_hold_says_so_in_every_way() {
     let client = client();
-    let guard = client.mutex("x").unwrap().ttl(Duration::from_millis(150)).unwrap().keep(false).lock().unwrap();
+    let guard = client.mutex("x").unwrap().ttl(Duration::from_secs(2)).unwrap().keep(false).lock().unwrap();
     let mut events = guard.events();
     guard.lost();
     assert_eq!(guard.check().unwrap_err().kind(), ErrorKind::Lost);

@@ -56,7 +56,7 @@ pub(crate) async fn run(clients: &[Client], recorder: &Recorder, plan: &Plan) {
         })
         .collect();
     for task in tasks {
-        timeout(LIMIT * 2, task).await.expect("everybody is served").expect("no task panics");
+        timeout(LIMIT * 4, task).await.expect("everybody is served").expect("no task panics");
     }
     over.store(true, Ordering::Relaxed);
     watching.await.expect("no task panics");

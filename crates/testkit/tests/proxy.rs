@@ -39,8 +39,8 @@ async fn ends_are_passed_on() {
     assert_eq!(open_or(&proxy).unwrap_err().kind(), ErrorKind::ConnectionReset, "nobody is behind the proxy");
 }
 
-#[test]
-fn a_lost_reply_was_done_and_then_there_is_silence() {
+#[tokio::test]
+async fn a_lost_reply_was_done_and_then_there_is_silence() {
     let (redis, proxy) = scene();
     let (mut connection, mut other) = (open(&proxy), open(&proxy));
     proxy.set(Which::All, Fault::Lose(Toward::Client, 1, After::Silence));
@@ -48,6 +48,7 @@ fn a_lost_reply_was_done_and_then_there_is_silence() {
     assert_silent(&mut connection);
     connection.send(&["INCR", "n"]).unwrap();
     assert_silent(&mut connection);
+    eventually("both replies are lost", || proxy.counters().lost == 2).await;
     assert_eq!(redis.command(&["GET", "n"]).text(), "2", "the server did not do it");
     assert_eq!(other.call(&["INCR", "n"]).unwrap().int(), 3, "it was lost once, not for everyone");
     proxy.heal();
@@ -257,13 +258,15 @@ fn pushes_and_answers_on_one_connection() {
 }
 
 /// A subscription whose connection is dead on the way back: the server believes in it, and the client too.
-#[test]
-fn a_subscription_can_be_deaf() {
+#[tokio::test]
+async fn a_subscription_can_be_deaf() {
     let (redis, proxy) = scene();
     let (mut subscriber, mut other) = (open(&proxy), open(&proxy));
     proxy.set(Which::sent("SUBSCRIBE"), Fault::Blackhole(Toward::Client));
     subscriber.send(&["SUBSCRIBE", "news"]).unwrap();
     assert_silent(&mut subscriber);
+    eventually("the server believes in it", || redis.command(&["PUBSUB", "NUMSUB", "news"]).list()[1] == Reply::Int(1))
+        .await;
     assert_eq!(other.call(&["PUBLISH", "news", "unheard"]).unwrap().int(), 1);
     assert_silent(&mut subscriber);
     drop(redis);

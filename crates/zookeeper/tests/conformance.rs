@@ -25,6 +25,11 @@ struct Three {
 }
 
 impl Three {
+    fn address(&self) -> String {
+        // A machine that is busy with the rest of the suite may take longer over an answer than a network would.
+        format!("{}?root={}&connect_limit=20s&answer_limit=20s", ensemble().url(), self.root)
+    }
+
     fn look<T>(&self, at: impl FnOnce(&mut Raw) -> T) -> T {
         let mut looks = self.looks.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         // Nobody keeps this session alive between two looks.
@@ -44,8 +49,7 @@ impl Harness for Three {
     }
 
     async fn backend(&self) -> Arc<dyn Backend> {
-        let url = format!("{}?root={}", ensemble().url(), self.root);
-        tenure_zookeeper::connect(&url.parse().expect("a good URL")).await.expect("the servers are there")
+        Self::open(&self.address()).await.expect("the servers are there")
     }
 
     async fn residue(&self) -> usize {
@@ -64,7 +68,7 @@ impl Harness for Three {
     }
 
     fn url(&self) -> Option<String> {
-        Some(format!("{}?root={}", ensemble().url(), self.root))
+        Some(self.address())
     }
 
     async fn open(url: &str) -> Result<Arc<dyn Backend>> {

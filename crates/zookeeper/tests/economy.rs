@@ -19,7 +19,9 @@ fn ensemble() -> Ensemble {
 }
 
 async fn client(ensemble: &Ensemble) -> Client {
-    let backend = tenure_zookeeper::connect(&ensemble.url().parse().unwrap()).await.unwrap();
+    // A busy machine may take longer over an answer than a network would.
+    let url = format!("{}?connect_limit=20s&answer_limit=20s", ensemble.url());
+    let backend = tenure_zookeeper::connect(&url.parse().unwrap()).await.unwrap();
     Client::with_environment(backend, Environment::real()).unwrap()
 }
 
@@ -34,7 +36,7 @@ async fn a_hand_over_is_two_requests_and_one_event() {
         let ensemble = ensemble();
         let holder = client(&ensemble).await;
         let held = holder.mutex("x").unwrap().ttl(TTL).unwrap().lock().await.unwrap();
-        let mut waiting = JoinSet::new();
+        let (mut waiting, since) = (JoinSet::new(), Instant::now());
         for _ in 0..clients {
             let client = client(&ensemble).await;
             for _ in 0..WAITERS / clients {
@@ -58,9 +60,12 @@ async fn a_hand_over_is_two_requests_and_one_event() {
         eprintln!("{WAITERS} hand-overs over {clients} clients in {took:?}: {requests} requests, {events} events");
         // Sessions renew themselves meanwhile: a write or a ping every two and a half seconds, twice as many to be sure.
         let renewals = (clients as u64 + 1) * 2 * (2 + took.as_secs());
-        assert!(requests <= 2 * WAITERS as u64 + 2 + renewals, "{requests} requests, of which {renewals} may be renewals");
+        // Whoever has heard nothing for ten seconds lists by itself, and watches again.
+        let looks = 2 * WAITERS as u64 * (Instant::now().since(since).as_secs() / 10);
         // A hold that lasts for 50 ms has its own node watched, too: that of the first one, and as many as there was time for.
         let lasting = took.as_millis() as u64 / 50;
+        let most = 2 * WAITERS as u64 + 2 + renewals + looks + lasting;
+        assert!(requests <= most, "{requests} requests in {took:?}, {renewals} renewals and {looks} looks allowed for");
         assert!((WAITERS as u64..=WAITERS as u64 + 2 + lasting).contains(&events), "{events} events in {took:?}");
     }
 }
@@ -73,12 +78,16 @@ async fn a_thousand_holds_cost_no_request_each() {
     const TTL: Duration = Duration::from_secs(12);
     let ensemble = ensemble();
     let client = client(&ensemble).await;
-    let mut locking = JoinSet::new();
-    for n in 0..HOLDS {
-        let mutex = client.mutex(format!("x{n}")).unwrap().ttl(TTL).unwrap();
-        locking.spawn(async move { mutex.lock().await.unwrap() });
+    let mut held = Vec::new();
+    for some in 0..HOLDS / 50 {
+        // Not all at once: the last of a thousand would wait for its answer for as long as the servers need for all.
+        let mut locking = JoinSet::new();
+        for n in 0..50 {
+            let mutex = client.mutex(format!("x{some}-{n}")).unwrap().ttl(TTL).unwrap();
+            locking.spawn(async move { mutex.lock().await.unwrap() });
+        }
+        held.extend(in_time("all are taken", locking.join_all()).await);
     }
-    let held = in_time("all are taken", locking.join_all()).await;
     eventually("their nodes are watched", || ensemble.count("zk_watch_count") >= HOLDS as u64).await;
     let (before, first) = (Counts::of(&ensemble), held.iter().map(|held| held.valid_until()).max().unwrap());
     let renewed = || held.iter().all(|held| held.valid_until() > first + TTL / 2);
@@ -99,12 +108,17 @@ async fn a_lock_is_one_flight_and_a_release_one_request() {
     let mutex = client.mutex("x").unwrap();
     mutex.lock().await.unwrap().release().await.unwrap();
     let (before, began) = (Counts::of(&ensemble), Instant::now());
+    let mut lasting = 0;
     for _ in 0..PAIRS {
+        let asked = Instant::now();
         mutex.lock().await.unwrap().release().await.unwrap();
+        lasting += u64::from(Instant::now().since(asked) >= Duration::from_millis(50));
     }
     let (requests, took) = (Counts::of(&ensemble).requests - before.requests, Instant::now().since(began));
-    eprintln!("{PAIRS} pairs in {took:?}: {requests} requests");
-    assert!(requests <= 3 * PAIRS + 10 + 4 * took.as_secs(), "{requests}");
+    eprintln!("{PAIRS} pairs in {took:?}: {requests} requests, {lasting} pairs of 50 ms or more");
+    // A hold that lasts for 50 ms has its own node looked at. Twice a second the leader takes a name away that it finds empty, and
+    // whoever asks then makes it again, with five requests; and the session renews itself.
+    assert!(requests <= 3 * PAIRS + 10 + lasting + 12 * took.as_secs(), "{requests}");
 }
 
 struct Counts {

@@ -15,7 +15,8 @@ const NOT_YET: Duration = Duration::from_millis(300);
 const SESSION: Duration = Duration::from_secs(10);
 
 async fn client() -> Client {
-    let url = format!("{}?layout=curator", Ensemble::shared().url());
+    // A busy machine may take longer over an answer than a network would.
+    let url = format!("{}?layout=curator&connect_limit=20s&answer_limit=20s", Ensemble::shared().url());
     let backend = tenure_zookeeper::connect(&url.parse().unwrap()).await.unwrap();
     Client::with_environment(backend, Environment::real()).unwrap()
 }

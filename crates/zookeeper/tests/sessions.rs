@@ -11,16 +11,18 @@ use tenure_testkit::servers::zookeeper::{Ensemble, ZooKeeper, ZooKeeperOptions};
 use tenure_testkit::{eventually, eventually_async, in_time};
 
 async fn open(url: &str) -> Client {
+    // A busy machine may take longer over an answer than a network would.
+    let url = format!("{url}{}connect_limit=20s&answer_limit=20s", if url.contains('?') { '&' } else { '?' });
     let backend = tenure_zookeeper::connect(&url.parse().unwrap()).await.unwrap();
     Client::with_environment(backend, Environment::real()).unwrap()
 }
 
-/// The servers grant six seconds at most. A hold for ten minutes is trusted for less than that, and renewed in time.
+/// The servers grant twelve seconds at most. A hold for ten minutes is trusted for less than that, and renewed in time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_ttl_beyond_what_is_granted_is_cut_down_and_kept() {
-    let server = ZooKeeper::start(ZooKeeperOptions::new().arg("maxSessionTimeout", "6000"));
+    let server = ZooKeeper::start(ZooKeeperOptions::new().arg("maxSessionTimeout", "12000"));
     let (one, other) = (open(&server.url()).await, open(&server.url()).await);
-    let granted = Duration::from_secs(6);
+    let granted = Duration::from_secs(12);
     let held = one.mutex("x").unwrap().ttl(Duration::from_secs(600)).unwrap().lock().await.unwrap();
     let first = held.valid_until();
     assert!(first < Instant::now() + granted, "no more is trusted than is granted");
@@ -33,7 +35,7 @@ async fn a_ttl_beyond_what_is_granted_is_cut_down_and_kept() {
     }
     let findings = one.examine().await.unwrap();
     let says = |what: &str| findings.iter().find(|finding| finding.what == what).map(|finding| finding.says.clone());
-    assert!(says("session timeout").unwrap().contains("6s"), "{findings:?}");
+    assert!(says("session timeout").unwrap().contains("12s"), "{findings:?}");
     assert!(says("ensemble").unwrap().contains("one server"), "{findings:?}");
 }
 
@@ -51,7 +53,7 @@ async fn a_session_for_each_ttl() {
     }
     assert_eq!(sessions(), one);
     for n in 0..20 {
-        let short = client.mutex(format!("y{n}")).unwrap().ttl(Duration::from_secs(5)).unwrap();
+        let short = client.mutex(format!("y{n}")).unwrap().ttl(Duration::from_secs(20)).unwrap();
         held.push(short.lock().await.unwrap());
     }
     assert_eq!(sessions(), 2);
@@ -127,7 +129,9 @@ async fn what_was_dropped_while_nobody_was_there_is_ended() {
     tokio::time::sleep(ttl * 4).await; // the fault itself is a length of time
     server.restart();
     in_time("it is free", other.mutex("x").unwrap().lock()).await.unwrap().release().await.unwrap();
-    drop(one.mutex("y").unwrap().ttl(ttl).unwrap().try_lock().await.unwrap().expect("the client goes on"));
+    // On the same session, for as long as that lasts: a pause in the answer does not make it too late.
+    let again = one.mutex("y").unwrap().ttl(Duration::from_secs(20)).unwrap();
+    drop(again.try_lock().await.unwrap().expect("the client goes on"));
 }
 
 /// The server comes back with shorter timeouts, and counts by those from then on: whoever has trusted the longer one is told before

@@ -88,10 +88,10 @@ mod tests {
     fn work_shows_and_sleep_does_not() {
         let own = std::process::id();
         let Some(before) = cpu_time(own) else { return }; // a system without /proc
+        // Not for a fixed time: a busy machine may not let it work meanwhile, and threads that end take their counts along.
         let started = std::time::Instant::now();
-        while started.elapsed() < Duration::from_millis(50) {
-            std::hint::black_box(0);
+        while cpu_time(own).unwrap() <= before {
+            assert!(started.elapsed() < Duration::from_secs(60), "it works, and nothing shows");
         }
-        assert!(cpu_time(own).unwrap() > before);
     }
 }

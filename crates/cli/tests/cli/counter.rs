@@ -13,11 +13,11 @@ fn rounds() -> usize {
     std::env::var("TENURE_TEST_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(200)
 }
 
-/// A machine that stands still for longer than a hand-over costs somebody its lock, who is told so. That run proves nothing, and
-/// there is another.
+/// A machine that stands still for longer than a hand-over costs somebody its lock, who is told so. That run proves nothing, ends,
+/// and there is another.
 #[test]
 fn a_counter_loses_no_update_and_tokens_rise() {
-    assert!((0..3).any(|_| every_update_counts()), "three times somebody lost its lock");
+    assert!((0..5).any(|_| every_update_counts()), "five times somebody lost its lock");
 }
 
 /// Counts, and looks at what was counted; `false` if somebody was told that it had lost its lock.
@@ -27,7 +27,13 @@ fn every_update_counts() -> bool {
     fs::write(store.path("counter"), "0\n").unwrap();
     // Without the lock this loses updates at once: two shells read the same number.
     let add = r#"read n <counter; echo $((n + 1)) >counter; echo "$TENURE_TOKEN" >>tokens"#;
-    let script = r#"i=0; while [ $i -lt "$ROUNDS" ]; do "$TENURE" run counter -- sh -c "$ADD" || exit; i=$((i + 1)); done"#;
+    let script = r#"
+        i=0
+        while [ $i -lt "$ROUNDS" ] && [ ! -e over ]; do
+            "$TENURE" run counter -- sh -c "$ADD" || { code=$?; : >over; exit $code; }
+            i=$((i + 1))
+        done
+    "#;
     let started = Instant::now();
     let workers: Vec<_> = (0..PROCESSES)
         .map(|_| {

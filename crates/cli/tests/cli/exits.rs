@@ -65,7 +65,7 @@ fn waiting_ends_when_it_was_said_to() {
     let waited = started.elapsed();
     assert_eq!((busy.code(), busy.stdout.as_str()), (9, ""));
     assert!(busy.stderr.contains("within 0.3s"), "{busy:?}");
-    assert!((Duration::from_millis(300)..Duration::from_secs(10)).contains(&waited), "{waited:?}");
+    assert!((Duration::from_millis(300)..Duration::from_secs(60)).contains(&waited), "{waited:?}");
     assert_eq!(store.view("x")["line"].as_array().unwrap().len(), 0, "nothing is left in line");
     // In time, it runs.
     let waiter = store.queue(&["-w", "60s", "x"], "x");
@@ -132,7 +132,9 @@ fn streams_are_the_command_s_own() {
 fn events_are_json_one_a_line() {
     let store = Store::new();
     let holder = store.hold(&["x"]);
-    let mut waiter = store.start(["run", "--json", "x", "--", "sh", "-c", "echo in; cat >/dev/null; exit 3"]);
+    // Whatever a slow machine does to its lock, the command ends by itself.
+    let script = "echo in; cat >/dev/null; exit 3";
+    let mut waiter = store.start(["run", "--json", "--on-lost", "ignore", "x", "--", "sh", "-c", script]);
     crate::support::eventually("it stands in line", || store.view("x")["line"].as_array().unwrap().len() == 1);
     waiter.expect_on_stderr("\"waiting\"");
     holder.end();
@@ -140,7 +142,8 @@ fn events_are_json_one_a_line() {
     assert!(waiter.is_running());
     let ended = waiter.end();
     assert_eq!(ended.code(), 3);
-    let events = ended.events();
+    let mut events = ended.events();
+    events.retain(|(name, _)| !["jeopardy", "safe"].contains(&name.as_str())); // a renewal may be late
     let names: Vec<&str> = events.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(names, ["waiting", "held", "started", "exited", "released"]);
     assert!(events.iter().all(|(_, event)| event["name"] == "x" && event["at_ms"].is_u64()));

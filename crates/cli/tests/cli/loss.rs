@@ -138,7 +138,7 @@ fn stopped_past_its_ttl_the_command_never_runs_again() {
 #[test]
 fn a_command_whose_tenure_is_stopped_ends_with_the_lease() {
     let store = Store::new();
-    let held = store.start_run(&["--ttl", "1s", "x"], BEAT);
+    let held = store.start_run(&["--ttl", "4s", "x"], BEAT);
     held.line();
     stop_between_writes(held.pid());
     let next = store.start_run(&["x"], STAY);

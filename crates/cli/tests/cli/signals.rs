@@ -99,7 +99,7 @@ fn a_killed_waiter_leaves_no_ticket() {
     let released = Instant::now();
     holder.end();
     next.expect_line("in");
-    assert!(released.elapsed() < Duration::from_secs(25), "{:?}, and not after a ttl of an hour", released.elapsed());
+    assert!(released.elapsed() < Duration::from_secs(60), "{:?}, and not after a ttl of an hour", released.elapsed());
     next.end();
     store.assert_empty();
 }
@@ -121,7 +121,8 @@ fn nohup_stays_nohup() {
 #[test]
 fn a_stopped_command_is_still_held_for() {
     let store = Store::new();
-    let held = store.start_run(&["--ttl", "6s", "x"], &format!("echo $$; {STAY}"));
+    // With a short grace it is given up late, and a machine may stand still between two renewals.
+    let held = store.start_run(&["--ttl", "6s", "--grace", "200ms", "x"], &format!("echo $$; {STAY}"));
     let command = pid(&held.line());
     held.expect_line("in");
     rustix::process::kill_process(command, Signal::STOP).unwrap();

@@ -17,7 +17,7 @@ use tempfile::TempDir;
 pub(crate) const TENURE: &str = env!("CARGO_BIN_EXE_tenure");
 
 /// How long anything may take before a test gives up; nothing waits that long when all is well.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(90);
 
 /// A store file of one test's own.
 pub(crate) struct Store {
@@ -70,10 +70,11 @@ impl Store {
         self.start(args)
     }
 
-    /// Starts one that will have to wait, and waits until it stands in line.
+    /// Starts one that will have to wait, and waits until it stands in line. Who is let in after a wait has two seconds until it is
+    /// renewed; a machine that stands still for longer costs it the lock, which is no reason to stop it here.
     pub(crate) fn queue(&self, flags: &[&str], name: &str) -> Running {
         let before = self.view(name)["line"].as_array().unwrap().len();
-        let running = self.start_run(flags, STAY);
+        let running = self.start_run(&[&["--on-lost", "ignore"][..], flags].concat(), STAY);
         eventually("it stands in line", || self.view(name)["line"].as_array().unwrap().len() > before);
         running
     }

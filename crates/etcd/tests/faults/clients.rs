@@ -8,17 +8,19 @@ use tenure_testkit::history::expect_sound;
 use tenure_testkit::proxy::{Fault, Toward, Which};
 use tenure_testkit::{Options as _, Shape, eventually, in_time};
 
-use crate::stage::{LONG, Stage, leaves_nothing, lets_go, line_is};
+use crate::stage::{LONG, Stage, change, leaves_nothing, lets_go, line_is};
 
 const TTL: Duration = Duration::from_secs(9);
+/// Of a hold that must be kept: the machine may stand still on top of whatever else happens.
+const LONGER: Duration = Duration::from_secs(20);
 
 /// For a third of its ttl it keeps its hold; for longer than that it loses it before anybody else gets in, if at all.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_is_cut_off() {
-    for part in [0.3, 0.7, 1.2] {
+    for (part, ttl) in [(0.3, LONGER), (0.7, TTL), (1.2, TTL)] {
         let (stage, record) = (Stage::new(), Record::new());
-        let (one, other) = (stage.proxied(TTL).await, stage.direct().await);
-        let held = record.lock(&Shape::Mutex.make(&one, "x").unwrap().ttl(TTL).unwrap(), "x").await;
+        let (one, other) = (stage.proxied(ttl).await, stage.direct().await);
+        let held = record.lock(&Shape::Mutex.make(&one, "x").unwrap().ttl(ttl).unwrap(), "x").await;
         let first = held.held.valid_until();
         eventually("it is renewed", || held.held.valid_until() > first).await;
         let lock = Shape::Mutex.make(&other, "x").unwrap().ttl(LONG).unwrap();
@@ -27,7 +29,7 @@ async fn a_client_that_is_cut_off() {
             line_is(&other, "x", 1).await;
             stage.proxy.set(Which::All, Fault::Blackhole(Toward::Both));
             let until = held.held.valid_until();
-            tokio::time::sleep(TTL.mul_f64(part)).await;
+            tokio::time::sleep(ttl.mul_f64(part)).await;
             stage.proxy.heal();
             if part < 0.5 {
                 eventually("it is renewed again", || held.held.valid_until() > until).await;
@@ -54,18 +56,19 @@ async fn a_client_that_is_cut_off() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_that_ends_at_the_head_of_the_line() {
     let (stage, record) = (Stage::new(), Record::new());
-    let ttl = Duration::from_secs(2);
+    let ttl = Duration::from_secs(6);
     let (holder, first, second) = (stage.direct().await, stage.proxied(ttl).await, stage.direct().await);
     let held = record.lock(&Shape::FairMutex.make(&holder, "x").unwrap().ttl(LONG).unwrap(), "x").await;
+    // Not renewed, so each is let in for all of its ttl: a pause after the hand-over does not lose it.
     let (first_lock, second_lock) = (
-        Shape::FairMutex.make(&first, "x").unwrap().ttl(ttl).unwrap(),
-        Shape::FairMutex.make(&second, "x").unwrap().ttl(LONG).unwrap(),
+        Shape::FairMutex.make(&first, "x").unwrap().ttl(ttl).unwrap().keep(false),
+        Shape::FairMutex.make(&second, "x").unwrap().ttl(LONG).unwrap().keep(false),
     );
     let first_in_line = async {
         let next = record.lock(&first_lock, "x").await;
         assert!(next.checks());
         let token = next.token();
-        next.releases().await.unwrap();
+        lets_go(next.releases().await);
         token
     };
     let second_in_line = async {
@@ -96,12 +99,13 @@ async fn a_place_that_somebody_removed_is_taken_again() {
     let (one, other) = (stage.direct().await, stage.direct().await);
     let held = one.mutex("x").unwrap().ttl(LONG).unwrap().lock().await.unwrap();
     let mutex = other.mutex("x").unwrap().ttl(LONG).unwrap().note("waits").unwrap();
+    let mutex = mutex.keep(false); // so it is let in for all of its ttl: a pause after the hand-over does not lose it
     let waiting = tokio::spawn(async move { mutex.lock().await });
     line_is(&one, "x", 1).await;
     let keys = stage.cluster.ctl(&["get", "--prefix", "tenure/lock/x "]);
     let lines: Vec<&str> = keys.lines().collect();
     let note = lines.iter().position(|line| *line == "waits").expect("its note is its value's first line");
-    stage.cluster.ctl(&["del", lines[note - 1]]);
+    change(&stage.cluster, &["del", lines[note - 1]]).await;
     eventually("it stands in line again", || {
         let now = stage.cluster.ctl(&["get", "--prefix", "tenure/lock/x "]);
         now.lines().any(|line| line == "waits")

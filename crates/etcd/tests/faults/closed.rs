@@ -11,6 +11,7 @@ async fn to_the_client_whose_hold_was_broken() {
     let (one, other) = (stage.direct().await, stage.direct().await);
     for shape in Shape::ALL {
         let lock = shape.make(&one, "x").unwrap().ttl(LONG).unwrap().lock_delay(LONG).unwrap();
+        let lock = lock.keep(false); // so it is let in for all of its ttl: a pause after the hand-over does not lose it
         let held = lock.lock().await.unwrap();
         assert_eq!(other.break_holds("x", None).await.unwrap(), 1);
         in_time("the holder is told", held.lost()).await;

@@ -100,7 +100,7 @@ async fn paused() {
 async fn paused_for_longer_than_a_ttl() {
     let (cluster, record) = (EtcdCluster::start(), Record::new());
     let (one, other) = (patient(&cluster).await, patient(&cluster).await);
-    let ttl = Duration::from_secs(10);
+    let ttl = Duration::from_secs(15); // longer than an election on a machine that stands still as well
     let held = record.lock(&Shape::Mutex.make(&one, "x").unwrap().ttl(ttl).unwrap(), "x").await;
     let lock = Shape::Mutex.make(&other, "x").unwrap().ttl(LONG).unwrap();
     let waiting = record.lock(&lock, "x");
@@ -151,7 +151,7 @@ async fn a_client_with_the_minority() {
     for leads in [true, false] {
         let (cluster, record) = (EtcdCluster::start(), Record::new());
         let number = if leads { cluster.leader() } else { cluster.follower() };
-        let one = client(&cluster.member(number).url()).await;
+        let one = client(&format!("{}?answer_limit=10s", cluster.member(number).url())).await;
         let other = patient(&cluster).await;
         let ttl = Duration::from_secs(8);
         let held = record.lock(&Shape::Mutex.make(&one, "x").unwrap().ttl(ttl).unwrap(), "x").await;

@@ -6,7 +6,7 @@ use tenure_core::{Instant, Phase};
 use tenure_testkit::proxy::{Fault, Toward, Which};
 use tenure_testkit::{eventually, in_time};
 
-use crate::stage::{LONG, Stage, leaves_nothing};
+use crate::stage::{LONG, Stage, change, leaves_nothing};
 
 /// A key that somebody removed while its lease lives: every keepalive says yes, and the holder is told all the same.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -15,7 +15,7 @@ async fn a_hold_whose_key_is_gone_is_lost() {
     let client = stage.direct().await;
     let held = client.mutex("x").unwrap().ttl(LONG).unwrap().lock().await.unwrap();
     let other = client.mutex("y").unwrap().ttl(LONG).unwrap().lock().await.unwrap();
-    stage.cluster.ctl(&["del", "--prefix", "tenure/lock/x "]);
+    change(&stage.cluster, &["del", "--prefix", "tenure/lock/x "]).await;
     in_time("the holder is told", held.lost()).await;
     assert!(Instant::now() < held.valid_until(), "by the store, not by its own clock");
     assert_eq!((held.phase(), other.phase()), (Phase::Lost, Phase::Held));
@@ -28,15 +28,15 @@ async fn a_hold_whose_key_is_gone_is_lost() {
 async fn a_lease_that_is_revoked_is_lost() {
     let stage = Stage::new();
     let client = stage.direct().await;
-    let held = client.mutex("x").unwrap().ttl(Duration::from_secs(30)).unwrap().lock().await.unwrap();
+    let held = client.mutex("x").unwrap().ttl(LONG).unwrap().lock().await.unwrap();
     let key = stage.cluster.ctl(&["get", "--prefix", "tenure/lock/x ", "-w", "fields"]);
     let lease: u64 =
         key.lines().find_map(|line| line.strip_prefix("\"Lease\" : ")).expect("it is on a lease").parse().unwrap();
-    stage.cluster.ctl(&["lease", "revoke", &format!("{lease:x}")]);
+    change(&stage.cluster, &["lease", "revoke", &format!("{lease:x}")]).await;
     in_time("the holder is told", held.lost()).await;
     assert!(Instant::now() < held.valid_until(), "by the store, not by its own clock");
     drop(held);
-    let again = client.mutex("x").unwrap().ttl(Duration::from_secs(30)).unwrap();
+    let again = client.mutex("x").unwrap().ttl(LONG).unwrap();
     in_time("another lease", again.lock()).await.unwrap().release().await.unwrap();
     leaves_nothing(&stage.cluster, [client]).await;
 }

@@ -10,7 +10,7 @@ use tenure_testkit::servers::etcd::EtcdCluster;
 use tenure_testkit::{Shape, eventually, in_time};
 use tokio::task::JoinSet;
 
-use crate::stage::{LONG, leaves_nothing, line_is, patient, silence_after};
+use crate::stage::{LONG, change, leaves_nothing, lets_go, line_is, patient, silence_after};
 
 /// Clients lock and release all the time, and none of their calls may fail, whatever happens to one member.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -65,7 +65,7 @@ async fn waiters_hear_through_another_member() {
         let mut waiting = JoinSet::new();
         for (place, client) in waiters.iter().enumerate() {
             let mutex = client.mutex("x").unwrap().ttl(LONG).unwrap();
-            waiting.spawn(async move { mutex.lock().await.unwrap().release().await.unwrap() });
+            waiting.spawn(async move { lets_go(mutex.lock().await.unwrap().release().await) });
             line_is(&holder, "x", place + 1).await;
         }
         cluster.member(number).pause();
@@ -83,7 +83,8 @@ async fn waiters_hear_through_another_member() {
 async fn all_are_restarted_one_by_one() {
     let (cluster, record) = (EtcdCluster::start(), Record::new());
     let clients = [patient(&cluster).await, patient(&cluster).await];
-    let kept = clients[0].mutex("kept").unwrap().ttl(Duration::from_secs(10)).unwrap().lock().await.unwrap();
+    // Short enough to be renewed meanwhile, and longer than an election on a machine that stands still as well.
+    let kept = clients[0].mutex("kept").unwrap().ttl(Duration::from_secs(20)).unwrap().lock().await.unwrap();
     let crowd = Crowd::start(&record, "x", Shape::FairMutex, &clients, 6, patient(&cluster).await);
     let mut silence = Duration::ZERO;
     for number in [0, 1, 2, 0, 1, 2] {
@@ -141,9 +142,8 @@ async fn all_are_restarted_at_once() {
     // The past is forgotten too: whoever begins to watch there begins anew.
     let revision = cluster.ctl(&["get", "none", "-w", "fields"]);
     let revision = revision.lines().find_map(|line| line.strip_prefix("\"Revision\" : ")).expect("there is one").to_owned();
-    cluster.ctl(&["compact", &revision]);
+    change(&cluster, &["compact", &revision]).await;
     held.release().await.unwrap();
-    let next = in_time("the waiter is let in", waiting).await.unwrap().unwrap();
-    next.release().await.unwrap();
+    lets_go(in_time("the waiter is let in", waiting).await.unwrap().unwrap().release().await);
     leaves_nothing(&cluster, [one, other]).await;
 }

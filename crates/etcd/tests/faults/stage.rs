@@ -44,7 +44,7 @@ impl Stage {
     /// A client that knows one member, and that only through the proxy. It has a lease for this ttl, and everything is connected.
     pub(crate) async fn proxied(&self, ttl: Duration) -> Client {
         let client = client(&format!("etcd://{}?answer_limit=12s", self.proxy.address())).await;
-        client.mutex("first").unwrap().ttl(ttl).unwrap().lock().await.unwrap().release().await.unwrap();
+        lets_go(client.mutex("first").unwrap().ttl(ttl).unwrap().lock().await.unwrap().release().await);
         client
     }
 }
@@ -68,6 +68,17 @@ pub(crate) fn residue(cluster: &EtcdCluster) -> Vec<String> {
 pub(crate) fn marks(cluster: &EtcdCluster) -> usize {
     let keys = cluster.ctl(&["get", "--prefix", "--keys-only", "tenure/ended/"]);
     keys.lines().filter(|key| !key.is_empty()).count()
+}
+
+/// Has `etcdctl` change something. It sends a write once only: one that an election has swallowed is made again, and one that was
+/// done without an answer need not be.
+pub(crate) async fn change(cluster: &EtcdCluster, args: &[&str]) {
+    let is_done = || {
+        let output = cluster.etcdctl(args).output().expect("etcdctl is there");
+        let said = String::from_utf8_lossy(&output.stderr);
+        output.status.success() || said.contains("lease not found") || said.contains("has been compacted")
+    };
+    eventually(&format!("etcdctl {}", args.join(" ")), is_done).await;
 }
 
 /// A hold that was handed over stands on a short lease at first: a machine that stands still for that long loses it, as it should.

@@ -73,6 +73,8 @@ async fn a_replica_that_is_waited_for_forgets_nothing() {
     let (one, other) = (pair.client().await, pair.client().await);
     let holder = record.lock(&Shape::Mutex.make(&one, "x").unwrap().ttl(LONG).unwrap(), "x").await;
     let mut events = holder.held.guard().events();
+    // It has got it, which is what the primary waits for. Before it is promoted it must also have done it, as whoever promotes sees to.
+    pair.replica.catch_up_with(&pair.primary);
     pair.fail_over();
     assert!(in_time("an answer", other.mutex("x").unwrap().try_lock()).await.unwrap().is_none());
     let _ = in_time("an answer", one.view("x")).await; // its client notices when it next has something to say

@@ -149,7 +149,7 @@ async fn whoever_waits_finds_the_new_primary() {
     let held = one.fair_mutex("x").unwrap().ttl(LONG).unwrap().lock().await.unwrap();
     let mut waiting = JoinSet::new();
     for _ in 0..3 {
-        let mutex = other.fair_mutex("x").unwrap().ttl(LONG).unwrap();
+        let mutex = other.fair_mutex("x").unwrap().ttl(LONG).unwrap().keep(false); // so each is let in for all of it
         waiting.spawn(async move { mutex.lock().await });
     }
     tenure_testkit::faults::line_is(&one, "x", 3).await;

@@ -139,7 +139,7 @@ async fn a_grant_that_a_replica_has_survives() {
     let pair = Pair::start();
     pair.follows().await;
     let (strict, other) = (pair.client("?min_replicas=1").await, pair.client("").await);
-    let held = Pair::confirmed(&strict.mutex("x").unwrap().ttl(Duration::from_secs(20)).unwrap()).await;
+    let held = Pair::confirmed(&strict.mutex("x").unwrap().ttl(Duration::from_secs(60)).unwrap()).await;
     let mut events = held.events();
     pair.fail_over();
     assert!(in_time("an answer", other.mutex("x").unwrap().try_lock()).await.unwrap().is_none());

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use tenure_core::ErrorKind;
 use tenure_testkit::proxy::{Fault, Toward, Which};
 use tenure_testkit::{eventually, in_time};
 
@@ -27,8 +28,10 @@ async fn a_grant_beyond_its_window_is_no_guard() {
         eventually("it asks", || calls(&stage.server, "evalsha") > before + 2).await;
         stage.proxy.lift(slow);
         let held = in_time("the lock", waiting).await.unwrap().unwrap();
-        held.check().unwrap();
-        held.release().await.unwrap();
+        // A window as short as this may be over before anything is done with it; then its holder is told so.
+        if let Err(error) = held.release().await {
+            assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
+        }
         leaves_nothing(&stage.server, [client]).await;
     }
 }
@@ -83,8 +86,9 @@ async fn a_second_ask_after_its_end_is_granted_nothing() {
     line_is(&observer, "x", 1).await;
     let asked = calls(&stage.server, "evalsha");
     eventually("it is touched", || calls(&stage.server, "evalsha") > asked).await;
-    // From here on all that is sent are touches, which arrive, and the second ask, which does not.
-    let missing = || stage.proxy.counters().requests - calls(&stage.server, "evalsha");
+    // From here on all that is sent are touches, which arrive, and the second ask, which does not. (The observer has asked without
+    // the proxy, as often as it had to, so the number may be below zero.)
+    let missing = || stage.proxy.counters().requests as i64 - calls(&stage.server, "evalsha") as i64;
     let none = missing();
     let stuck = stage.proxy.set(Which::sent("beacon"), Fault::Hold(Toward::Server));
     stage.server.command(&["FLUSHALL"]);

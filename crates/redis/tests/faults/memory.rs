@@ -36,12 +36,12 @@ async fn exclusion_is_seen_to_break_where_locks_are_thrown_away() {
         let options = RedisOptions::new().arg("maxmemory", "4mb").arg("maxmemory-policy", policy);
         let (server, record) = (Redis::start(options), Record::new());
         let (one, other) = (client(&server.url()).await, client(&server.url()).await);
-        let ttl = Duration::from_secs(15);
+        let ttl = Duration::from_secs(30); // at its first renewal it is told, and until then all of this must have happened
         let old = record.lock(&Shape::Mutex.make(&one, "x").unwrap().ttl(ttl).unwrap(), "x").await;
         assert!(old.writes());
         let mut junk = Junk::new(&server);
         eventually("the lock is thrown away", || {
-            let _ = junk.add(100); // refused once nothing is left that may go
+            let _ = junk.add(20); // refused once nothing is left that may go
             server.command(&["EXISTS", "tenure:{0}:lock:x"]).int() == 0
         })
         .await;
@@ -131,7 +131,7 @@ impl<'a> Junk<'a> {
     }
 
     fn add(&mut self, many: usize) -> std::io::Result<()> {
-        let value = "x".repeat(4096);
+        let value = "x".repeat(64 << 10); // few are enough, so that it is soon anybody's turn to go
         for _ in 0..many {
             self.keys += 1;
             self.connection.call(&["SET", &format!("junk:{}", self.keys), &value, "EX", "86400"])?;

@@ -71,7 +71,8 @@ async fn a_renewal_and_a_heartbeat_are_the_same_twice() {
 async fn a_break_whose_reply_is_lost_breaks_nobody_else() {
     let stage = Stage::new();
     let (holders, breaker) = (stage.direct().await, stage.proxied().await);
-    let mutex = holders.mutex("x").unwrap().ttl(LONG).unwrap();
+    // Not kept, so that the second has all of its ttl from the hand-over on.
+    let mutex = holders.mutex("x").unwrap().ttl(LONG).unwrap().keep(false);
     let first = mutex.lock().await.unwrap();
     let waiting = tokio::spawn(async move { mutex.lock().await });
     line_is(&holders, "x", 1).await;

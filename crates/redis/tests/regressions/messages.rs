@@ -11,7 +11,8 @@ use crate::stage::{LONG, Stage, calls, leaves_nothing, line_is};
 async fn an_old_grant_that_arrives_late_is_none() {
     let stage = Stage::new();
     let (others, client) = (stage.direct().await, stage.proxied().await);
-    let mutex = others.mutex("x").unwrap().ttl(LONG).unwrap();
+    // Not kept, so that the others have all of their ttl from the hand-over on.
+    let mutex = others.mutex("x").unwrap().ttl(LONG).unwrap().keep(false);
     let first = mutex.lock().await.unwrap();
     let waiting = tokio::spawn({
         let mutex = client.mutex("x").unwrap().ttl(LONG).unwrap();

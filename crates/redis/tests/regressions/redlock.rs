@@ -34,6 +34,13 @@ async fn granted(client: &Client) -> (Guard, Instant) {
     in_time("a majority votes", trying).await
 }
 
+/// Lets go. A machine that stands still may take longer over it than a node is waited for, or than so short a ttl lasts.
+async fn let_go(guard: Guard) {
+    if let Err(error) = in_time("an answer", guard.release()).await {
+        assert!(matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Lost), "{error}");
+    }
+}
+
 /// Kills it and starts it again.
 fn reborn(node: &Redis) {
     node.kill();
@@ -53,20 +60,23 @@ async fn second_is_nearly_over(node: &Redis) {
 async fn a_majority_that_restarted_has_no_vote_for_the_largest_ttl() {
     let nodes = independent(3);
     let client = redlock(&nodes, "largest_ttl=3s").await;
-    granted(&client).await.0.release().await.unwrap(); // they have just started themselves
+    let_go(granted(&client).await.0).await; // they have just started themselves
     // One of them is missed by nobody.
     reborn(&nodes[0]);
-    granted(&client).await.0.release().await.unwrap();
+    let_go(granted(&client).await.0).await;
 
     let restarted = Instant::now();
     reborn(&nodes[1]);
     reborn(&nodes[2]);
     let mutex = client.mutex("x").unwrap().ttl(DARK).unwrap();
-    let refused = in_time("an answer", mutex.try_lock()).await.unwrap_err();
-    assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
+    match in_time("an answer", mutex.try_lock()).await {
+        Err(refused) => assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}"),
+        // They may be slow to start, and only what was answered before they vote again proves anything.
+        Ok(_) => assert!(Instant::now().since(restarted) >= DARK, "they voted at once"),
+    }
     let (guard, at) = granted(&client).await;
     assert!(at.since(restarted) >= DARK, "they voted after {:?}", at.since(restarted));
-    guard.release().await.unwrap();
+    let_go(guard).await;
     client.close().await.unwrap();
 }
 
@@ -82,7 +92,7 @@ async fn a_second_that_has_begun_is_not_over() {
     let client = redlock(&nodes, "largest_ttl=3s").await;
     let (guard, at) = granted(&client).await;
     assert!(at.since(restarted) >= DARK, "it voted after {:?}", at.since(restarted));
-    guard.release().await.unwrap();
+    let_go(guard).await;
     client.close().await.unwrap();
 }
 
@@ -95,10 +105,10 @@ fn uptime(node: &Redis) -> u32 {
 async fn nodes_that_forget_nothing_vote_at_once() {
     let nodes = independent(3);
     let client = redlock(&nodes, "largest_ttl=10m&durable=yes").await;
-    granted(&client).await.0.release().await.unwrap();
+    let_go(granted(&client).await.0).await;
     reborn(&nodes[0]);
     reborn(&nodes[1]);
-    granted(&client).await.0.release().await.unwrap();
+    let_go(granted(&client).await.0).await;
     client.close().await.unwrap();
 }
 
@@ -107,12 +117,12 @@ async fn a_node_that_was_down_at_connecting_joins_later() {
     let nodes = independent(3);
     nodes[2].kill();
     let client = redlock(&nodes, "durable=yes").await;
-    granted(&client).await.0.release().await.unwrap();
+    let_go(granted(&client).await.0).await;
     nodes[2].restart();
     nodes[0].kill();
     let (guard, _) = granted(&client).await; // which takes its vote
     assert!(nodes[2].command(&["EXISTS", "tenure:{0}:lock:x"]).int() == 1);
-    guard.release().await.unwrap();
+    let_go(guard).await;
     client.close().await.unwrap();
 }
 
@@ -141,7 +151,7 @@ async fn nodes_that_make_no_majority_are_refused() {
 async fn a_ttl_that_outlasts_the_darkness_is_refused() {
     let nodes = independent(3);
     let client = redlock(&nodes, "largest_ttl=3s").await;
-    granted(&client).await.0.release().await.unwrap();
+    let_go(granted(&client).await.0).await;
     let long = client.mutex("x").unwrap().ttl(DARK + Duration::from_millis(1)).unwrap();
     for refused in [long.try_lock().await.map(drop), long.lock().await.map(drop)] {
         let refused = refused.unwrap_err();

@@ -35,7 +35,8 @@ async fn a_request_to_let_go_asks_one_holder() {
     let holders = stage.direct().await;
     // A connection is given up after two seconds of silence, so there is time for a second copy.
     let asker = client(&format!("redis://{}?answer_limit=4s", stage.proxy.address())).await;
-    let mutex = holders.mutex("x").unwrap().ttl(LONG).unwrap();
+    // Not kept, so that the second has all of its ttl from the hand-over on.
+    let mutex = holders.mutex("x").unwrap().ttl(LONG).unwrap().keep(false);
     let first = mutex.lock().await.unwrap();
     let waiting = tokio::spawn(async move { mutex.lock().await.unwrap() });
     line_is(&holders, "x", 1).await;

@@ -10,7 +10,7 @@ use crate::servers::Step;
 use crate::{Options as _, Shape, eventually, in_time};
 
 const TTL: Duration = Duration::from_secs(30);
-const SHORT: Duration = Duration::from_secs(6);
+const SHORT: Duration = Duration::from_secs(9);
 const MINUTE: Duration = Duration::from_secs(60);
 const SKEWED: Wish = Wish { fsync: false, skewed: true, small_disk: false, connections: None };
 

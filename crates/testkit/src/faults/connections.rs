@@ -22,14 +22,16 @@ pub async fn the_server_ends_them_again_and_again<S: Store>() {
     });
     line_is(&clients[1], "kept", 1).await;
     let crowd = Crowd::start(&record, "x", Shape::FairMutex, &clients, 8, client::<S>(&server.url()).await);
-    let (mut ended, began) = (0, Instant::now());
-    for _ in 0..40 {
+    let (mut ended, mut rounds, began) = (0, 0, Instant::now());
+    eventually_async("many connections were ended", async || {
         tokio::time::sleep(Duration::from_millis(50)).await;
         ended += server.end_connections();
-    }
-    assert!(ended > 40, "{ended} connections were ended");
+        rounds += 1;
+        rounds >= 40 && ended > 40
+    })
+    .await;
+    crowd.has_had(&record, 20).await; // by then everybody has a connection again
     let took = Instant::now().since(began); // on a slow machine nothing gets through meanwhile
-    crowd.has_had(&record, 20).await;
     crowd.stop().await;
     record.expect_sound_after(took);
     // A renewal gets through too; on a slow machine only when it is calm again, and half a ttl is left for that.
@@ -86,6 +88,7 @@ pub async fn others_take_all_of_them<S: Store>() {
         // nothing.
         tries += 1;
         assert!(tries < 5, "time and again it had no answer");
+        let _ = in_time("it leaves", holder.close()).await; // and takes its connections along
     };
     let newcomer = let_in::<S>(&url).await;
     in_time("the lock", newcomer.mutex("kept").unwrap().lock()).await.unwrap().release().await.unwrap();
@@ -102,16 +105,23 @@ async fn keeps_its_own<S: Store>(server: &S::Server, url: &str, holder: &Client)
         let until = kept.valid_until();
         eventually("it is renewed", || kept.valid_until() > until || kept.phase() != Phase::Held).await;
     }
-    let refused = in_time("an answer", S::open(url)).await.err();
+    // Whoever was on its way out when others came may leave a place: who finds it takes it, and the next one finds none.
+    let (url, mut places) = (patient(url), Vec::new());
+    let refused = loop {
+        match in_time("an answer", S::open(&url)).await {
+            Ok(backend) => places.push(backend),
+            Err(refused) => break refused,
+        }
+        assert!(places.len() < 5, "others have all connections");
+    };
     let asked = in_time("an answer", holder.mutex("kept").unwrap().try_lock()).await;
     let mut had_answers = asked.is_ok_and(|held| held.is_none()); // it can still ask
-    drop(taken);
+    drop((taken, places));
     had_answers &= kept.release().await.is_ok();
     while let Some(event) = events.next().await {
         had_answers &= !matches!(event, Event::Jeopardy { .. } | Event::Lost);
     }
     if had_answers {
-        let refused = refused.expect("there is no connection for it");
         assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
         assert!(refused.to_string().contains("no connection left"), "{refused}");
     }

@@ -65,6 +65,9 @@ pub trait Database: Send + Sync + 'static {
     /// Leaves a mark whose time is over.
     fn leave_a_mark(&self);
 
+    /// Whether such a mark is there.
+    fn has_an_old_mark(&self) -> bool;
+
     /// What clients of the store have locked or left open, in words.
     fn locks(&self) -> Vec<String>;
 
@@ -184,6 +187,10 @@ impl Database for Postgres {
         self.sql("INSERT INTO tenure_mark (id, until) VALUES (gen_random_uuid(), 1)");
     }
 
+    fn has_an_old_mark(&self) -> bool {
+        number(&self.sql("SELECT count(*) FROM tenure_mark WHERE until = 1")) > 0
+    }
+
     fn locks(&self) -> Vec<String> {
         let rows = self.sql(
             "SELECT concat_ws(' ', a.pid, a.state, a.query, l.locktype, l.mode, l.relation::regclass)
@@ -289,6 +296,10 @@ impl Database for MariaDb {
 
     fn leave_a_mark(&self) {
         self.sql("INSERT INTO tenure_mark (id, ends) VALUES (RANDOM_BYTES(16), 1)");
+    }
+
+    fn has_an_old_mark(&self) -> bool {
+        number(&self.sql("SELECT COUNT(*) FROM tenure_mark WHERE ends = 1")) > 0
     }
 
     fn locks(&self) -> Vec<String> {

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use tenure_core::{ErrorKind, Phase};
+use tenure_core::{ErrorKind, Instant, Phase};
 
 use super::{Database as _, Store, Wish, client, leaves_nothing};
 use crate::{eventually, eventually_async, in_time};
@@ -16,7 +16,7 @@ pub async fn a_full_disk_refuses_and_keeps<S: Store>() {
     let server = S::Server::start(Wish { small_disk: true, ..Wish::default() });
     // Where nothing can be stored, some answers never come: then all of this time is waited for them.
     let client = client::<S>(&format!("{}?answer_limit=5s", server.url())).await;
-    let ttl = Duration::from_secs(6);
+    let ttl = Duration::from_secs(12);
     let held = client.mutex("held").unwrap().ttl(ttl).unwrap().lock().await.unwrap();
     let leaving = client.mutex("leaving").unwrap().ttl(ttl).unwrap().lock().await.unwrap();
     server.fill_disk();
@@ -43,10 +43,13 @@ pub async fn a_full_disk_refuses_and_keeps<S: Store>() {
     }
     server.free_disk();
     eventually_async("nothing is half taken", async || client.view(&name).await.is_ok_and(|view| view.is_free())).await;
-    in_time("it is free", client.mutex("leaving").unwrap().lock()).await.unwrap().release().await.unwrap();
+    let leaving = client.mutex("leaving").unwrap().keep(false); // so it is let in for all of its ttl
+    in_time("it is free", leaving.lock()).await.unwrap().release().await.unwrap();
     if held.phase() != Phase::Lost {
         let until = held.valid_until();
-        eventually("what is held is renewed", || held.valid_until() > until).await;
+        let has_time = Instant::now() + ttl / 2 < until; // what is all but over may end before its renewal has an answer
+        let is_settled = || held.valid_until() > until || (!has_time && held.phase() == Phase::Lost);
+        eventually("what is held is renewed", is_settled).await;
     }
     eprintln!("what was held is {:?}", held.phase());
     drop((held, taken));

@@ -37,7 +37,7 @@ pub async fn sixteen_processes_at_every_level<S: Store>() {
             taker.kill();
         }
         for taker in &mut takers[KILLED..] {
-            assert_eq!(taker.reply().await, Reply::Done, "{level}");
+            assert_eq!(taker.finished().await, Reply::Done, "{level}");
         }
         let all = History::read((0..PROCESSES).map(file)).unwrap();
         eprintln!("{level}: {} grants to {PROCESSES} processes, {KILLED} of them killed", all.grants());

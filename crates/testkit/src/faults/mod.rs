@@ -141,13 +141,13 @@ impl<S: Store> Stage<S> {
     pub(crate) async fn proxied(&self) -> Client {
         let client = client::<S>(&self.url()).await;
         // With its first ask it also looks in the background for what the dead have left. Here that is a mark whose time is
-        // over, and when it is gone, all is done.
+        // over, and when it is gone, all is done. (A request that a machine held up is sent twice, and leaves a mark that stays.)
         self.server.leave_a_mark();
         let observer = self.direct().await;
         let held = observer.mutex("taken").and_then(|mutex| mutex.ttl(LONG)).expect("a name").lock().await;
         let tried = client.mutex("taken").expect("a name").try_lock().await.expect("it is asked for");
         assert!(tried.is_none());
-        crate::eventually("it has looked for leftovers", || self.server.marks() == 0).await;
+        crate::eventually("it has looked for leftovers", || !self.server.has_an_old_mark()).await;
         held.expect("it is free").release().await.expect("it is let go");
         observer.close().await.expect("it leaves");
         client

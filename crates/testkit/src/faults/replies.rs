@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure_core::{ErrorKind, Event, Instant, Phase};
+use tenure_core::{Event, Instant, Phase};
 
 use super::{Database as _, LONG, Stage, Store, Wish, leaves_nothing};
 use crate::proxy::{After, Fault, Toward, Which};
@@ -20,6 +20,7 @@ pub async fn a_grant_is_found_again<S: Store>() {
     for after in BOTH {
         let stage = Stage::<S>::new(Wish::default()).await;
         let (client, observer) = (stage.proxied().await, stage.direct().await);
+        let marks = stage.server.marks();
         stage.proxy.set(carries("ask"), Fault::Lose(Toward::Client, 1, after));
         let held = in_time("the lock", client.mutex("x").unwrap().ttl(LONG).unwrap().lock()).await.unwrap();
         assert!(stage.proxy.counters().lost >= 1, "the reply was lost");
@@ -28,7 +29,7 @@ pub async fn a_grant_is_found_again<S: Store>() {
         assert_eq!(view.holders[0].token, held.token(), "it was granted once");
         held.check().unwrap();
         held.release().await.unwrap();
-        assert_eq!(stage.server.marks(), 1, "a copy of the ask may still be on its way");
+        assert_eq!(stage.server.marks(), marks + 1, "a copy of the ask may still be on its way");
         leaves_nothing::<S>(&stage.server, [client, observer]).await;
     }
 }
@@ -41,16 +42,12 @@ pub async fn a_place_in_line_is_found_again<S: Store>() {
         let held = holder.fair_mutex("x").unwrap().ttl(LONG).unwrap().lock().await.unwrap();
         stage.proxy.set(carries("ask"), Fault::Lose(Toward::Client, 1, after));
         let waiting = tokio::spawn({
-            let mutex = client.fair_mutex("x").unwrap();
+            let mutex = client.fair_mutex("x").unwrap().keep(false); // so it is let in for all of its ttl
             async move { mutex.lock().await }
         });
         eventually("the reply is lost", || stage.proxy.counters().lost >= 1).await;
         held.release().await.unwrap();
-        let held = in_time("the waiter gets in", waiting).await.unwrap().unwrap();
-        // Found again after two seconds of silence, a hand-over may be all but over; then its holder is told so.
-        if let Err(error) = held.release().await {
-            assert_eq!((error.kind(), after), (ErrorKind::Lost, After::Silence), "{error}");
-        }
+        in_time("the waiter gets in", waiting).await.unwrap().unwrap().release().await.unwrap();
         leaves_nothing::<S>(&stage.server, [holder, client]).await;
     }
 }
@@ -76,7 +73,7 @@ pub async fn a_renewal_is_tried_again_in_time<S: Store>() {
     for after in BOTH {
         let stage = Stage::<S>::new(Wish::default()).await;
         let client = stage.proxied().await;
-        let held = client.mutex("x").unwrap().ttl(Duration::from_secs(9)).unwrap().lock().await.unwrap();
+        let held = client.mutex("x").unwrap().ttl(Duration::from_secs(12)).unwrap().lock().await.unwrap();
         let mut events = held.events();
         let first = held.valid_until();
         eventually("it is renewed", || held.valid_until() > first).await;

@@ -137,7 +137,7 @@ pub async fn a_client_that_went_deaf_gets_in<S: Store>() {
 }
 
 /// Looks again and again: the longest time between two answers, which is how long this machine stood still at most.
-async fn longest_silence(observer: Client, over: Arc<AtomicBool>) -> Duration {
+pub(super) async fn longest_silence(observer: Client, over: Arc<AtomicBool>) -> Duration {
     let (mut longest, mut last) = (Duration::ZERO, Instant::now());
     while !over.load(Ordering::Relaxed) {
         let _ = observer.view("x").await;

@@ -11,13 +11,15 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open, pidfd_send_signal};
 use tempfile::TempDir;
 
 use super::account::Account;
-use super::wait_until;
+use super::{wait_until, wait_until_within};
+use crate::LIMIT;
 
 /// What to start, and in which directory. Whoever starts it again gets the same program with the same data.
 #[derive(Debug)]
@@ -52,7 +54,7 @@ impl Server {
         demand("setsid", "util-linux");
         let process = Process::spawn(&program);
         let server = Server { program, process: Mutex::new(process), ready: Box::new(ready) };
-        server.wait_ready().map(|()| server)
+        server.wait_ready(LIMIT).map(|()| server)
     }
 
     /// The server's own process id.
@@ -91,7 +93,8 @@ impl Server {
             process.reap();
             *process = Process::spawn(&self.program);
         }
-        self.wait_ready().unwrap_or_else(|said| panic!("{} does not come back:\n{said}", self.program.name));
+        // Whoever starts one can start another; here there is no second try.
+        self.wait_ready(LIMIT * 2).unwrap_or_else(|said| panic!("{} does not come back:\n{said}", self.program.name));
     }
 
     /// Whether it is still there.
@@ -109,10 +112,10 @@ impl Server {
         std::fs::read(log_of(&self.program)).map(|log| String::from_utf8_lossy(&log).into_owned()).unwrap_or_default()
     }
 
-    fn wait_ready(&self) -> Result<(), String> {
+    fn wait_ready(&self, limit: Duration) -> Result<(), String> {
         let pid = self.pid();
         let mut ready = false;
-        wait_until(|| {
+        wait_until_within(limit, || {
             ready = (self.ready)(pid);
             ready || !self.is_alive()
         });
@@ -201,9 +204,14 @@ impl Process {
         Process { shell, pid, handle }
     }
 
-    fn kill(&mut self) {
+    fn kill(&self) {
+        assert!(self.end(), "the kernel ends what is killed");
+    }
+
+    /// SIGKILL to it and to all it has started. False if one of them does not end.
+    fn end(&self) -> bool {
         if self.handle.is_none() {
-            return; // its number may be somebody else's by now
+            return true; // its number may be somebody else's by now
         }
         self.signal(Signal::STOP); // and so it starts no more
         wait_until(|| self.stands_still());
@@ -213,8 +221,7 @@ impl Process {
         }
         self.signal(Signal::KILL);
         let _ = kill_process_group(self.pid, Signal::KILL);
-        let dead = || self.is_dead() && all.iter().all(|pid| matches!(state(*pid), None | Some('Z' | 'X')));
-        assert!(wait_until(dead), "the kernel ends what is killed");
+        wait_until(|| self.is_dead() && all.iter().all(|pid| matches!(state(*pid), None | Some('Z' | 'X'))))
     }
 
     /// False if it does not come to a stand.
@@ -264,6 +271,11 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
+        // The shell waits for the server alone. What that has started might live on for a moment, and write into a directory that is
+        // being removed. (Once it is reaped, its number may be somebody else's.)
+        if self.shell.stdin.is_some() {
+            let _ = self.end();
+        }
         self.reap();
     }
 }

@@ -31,7 +31,8 @@ pub async fn threads_take_turns(scene: &Scene) {
         .map(|_| {
             let (client, count) = (client.clone(), std::sync::Arc::clone(&count));
             tokio::task::spawn_blocking(move || {
-                let mutex = client.mutex("x").unwrap().ttl(LONG).unwrap();
+                // Nobody renews it, so whoever waited has it for the whole ttl too: nothing else protects the count.
+                let mutex = client.mutex("x").unwrap().ttl(LONG).unwrap().keep(false);
                 for _ in 0..25 {
                     let held = client.block_on(mutex.lock()).unwrap();
                     let before = count.load(std::sync::atomic::Ordering::Relaxed);

@@ -193,16 +193,16 @@ pub async fn lost_asked_and_watch(scene: &Scene) {
     in_time("the watch goes on", gone).await;
 }
 
-/// Drops what `ask` makes after 0, 1, 2 … polls until it completes, then begins again; a hundred rounds and more. After
-/// each of them every name is free, and in the end the store is empty.
+/// Drops what `ask` makes after 0, 1, 2 … polls until it completes, then begins again; a hundred rounds and more, however many polls
+/// a slow store needs. After each of them every name is free, and in the end the store is empty.
 async fn at_every_poll<T, F>(scene: &Scene, mut ask: impl AsyncFnMut(&[Client; 2], u32) -> F)
 where
     F: Future<Output = tenure_core::Result<T>>,
 {
     let clients = [scene.client().await, scene.client().await];
     let mut rng = Rng::from_entropy();
-    let (mut polls, mut done, mut dropped) = (0, 0, 0);
-    for round in 0..120 {
+    let (mut round, mut polls, mut done, mut dropped) = (0, 0, 0, 0);
+    while round < 120 || done == 0 {
         let asking = ask(&clients, round).await;
         let linger = if rng.one_in(2) { rng.up_to(Duration::from_millis(2)) } else { Duration::ZERO };
         match in_time("it is woken or done", at_most(polls, linger, asking)).await {
@@ -215,6 +215,7 @@ where
         for name in ["a", "x", "z"] {
             scene.is_free(&clients[0], name).await;
         }
+        round += 1;
     }
     assert!(done > 0 && dropped > 0, "{done} done, {dropped} dropped");
     scene.leaves_nothing(clients).await;

@@ -44,7 +44,7 @@ pub async fn current_while_it_is_held(scene: &Scene) {
         assert_eq!(standing(client, &sequencer).await, Standing::Current);
     }
     assert!(other.mutex("x").unwrap().try_lock().await.unwrap().is_none());
-    let mutex = other.mutex("x").unwrap();
+    let mutex = other.mutex("x").unwrap().ttl(LONG).unwrap().keep(false);
     let waiting = tokio::spawn(async move { mutex.lock().await });
     scene.line_is(&one, "x", 1).await;
     assert_eq!(standing(&other, &sequencer).await, Standing::Current);

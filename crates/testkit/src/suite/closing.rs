@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use tenure_core::Kind;
 use tenure_core::lease::ALIVE;
+use tenure_core::{Instant, Kind};
 
 use super::LONG;
 use crate::{Scene, in_time};
@@ -11,7 +11,7 @@ use crate::{Scene, in_time};
 /// Holds of a client that is closed are held, kept, and let go as before.
 pub async fn while_others_hold(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
-    let ttl = Duration::from_secs(6);
+    let ttl = Duration::from_secs(9);
     let held = one.mutex("x").unwrap().ttl(ttl).unwrap().lock().await.unwrap();
     one.close().await.unwrap();
     let first = held.valid_until();
@@ -28,7 +28,7 @@ pub async fn while_others_hold(scene: &Scene) {
 pub async fn while_others_wait(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
     let held = other.mutex("x").unwrap().ttl(LONG).unwrap().lock().await.unwrap();
-    let mutex = one.mutex("x").unwrap().ttl(LONG).unwrap();
+    let mutex = one.mutex("x").unwrap().ttl(LONG).unwrap().keep(false);
     let waiting = tokio::spawn(async move { mutex.lock().await });
     scene.line_is(&other, "x", 1).await;
     one.close().await.unwrap();
@@ -66,8 +66,12 @@ pub async fn while_others_ask(scene: &Scene) {
     let asking = tokio::spawn({
         let client = client.clone();
         async move {
+            let end = Instant::now() + Duration::from_secs(30); // a slow store asks less often
             for _ in 0..2_000 {
                 client.mutex("x").unwrap().lock().await.unwrap().release().await.unwrap();
+                if Instant::now() > end {
+                    break;
+                }
             }
         }
     });

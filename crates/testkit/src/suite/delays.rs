@@ -115,7 +115,7 @@ pub async fn lock_delay_after_a_loss(scene: &Scene) {
 /// After a release it does not, whoever was next.
 pub async fn no_lock_delay_after_a_release(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
-    let mutex = one.mutex("x").unwrap().ttl(LONG).unwrap().lock_delay(LONG).unwrap();
+    let mutex = one.mutex("x").unwrap().ttl(LONG).unwrap().keep(false).lock_delay(LONG).unwrap();
     mutex.lock().await.unwrap().release().await.unwrap();
     let held = other.mutex("x").unwrap().try_lock().await.unwrap().expect("a release costs no delay");
     let waiting = tokio::spawn(async move { mutex.lock().await });

@@ -51,7 +51,11 @@ pub async fn ttls_at_their_limits_work(scene: &Scene) {
         let after = Instant::now();
         assert!(held.valid_until() > before + granted / 2, "{ttl:?}");
         assert!(held.valid_until() < after + granted, "{ttl:?}: less than the ttl is trusted");
-        held.release().await.unwrap(); // whoever has to wait for it is granted less at first
+        match held.release().await {
+            // A machine that stands still for a tenth of a second loses the shortest, as it should.
+            Err(error) if ttl == MIN_TTL => assert_eq!(error.kind(), ErrorKind::Lost, "{error}"),
+            released => released.unwrap(), // whoever has to wait for it is granted less at first
+        }
     }
     let delay = if client.abilities().delays { MAX_TTL } else { Duration::ZERO };
     let longest = client.mutex("y").unwrap().ttl(MAX_TTL).unwrap().lock_delay(delay).unwrap().max_hold(MAX_TTL).unwrap();
@@ -66,7 +70,7 @@ pub async fn the_shortest_ttl_can_be_kept(scene: &Scene) {
     for _ in 0..200 {
         let held = client.mutex("x").unwrap().ttl(MIN_TTL).unwrap().lock().await.unwrap();
         let first = held.valid_until();
-        let renewed = crate::eventually("it is renewed", || held.valid_until() > first + MIN_TTL * 3);
+        let renewed = crate::eventually("it is renewed", || held.valid_until() > first + MIN_TTL);
         if held.run(renewed).await.is_ok() && held.release().await.is_ok() {
             return;
         }
@@ -82,7 +86,7 @@ pub async fn any_wait_is_possible(scene: &Scene) {
         for wait in [TICK, Duration::from_millis(20), MAX_TTL * 1_000, Duration::MAX] {
             let held = in_time("it is free", lock.try_lock_for(wait.max(Duration::from_millis(500)))).await.unwrap();
             let held = held.unwrap_or_else(|| panic!("{shape:?} with {wait:?}"));
-            let waiter = shape.make(&other, "x").unwrap();
+            let waiter = shape.make(&other, "x").unwrap().keep(false);
             let waiting = tokio::spawn(async move { waiter.try_lock_for(wait).await });
             if wait < MAX_TTL {
                 assert!(in_time("the wait ends", waiting).await.unwrap().unwrap().is_none());

@@ -32,7 +32,7 @@ pub async fn terms_rise(scene: &Scene) {
     let mut leads = make(&one, "0").campaign().await.unwrap();
     for round in 1..10 {
         let client = if round % 2 == 0 { &one } else { &other };
-        let election = make(client, &round.to_string());
+        let election = make(client, &round.to_string()).keep(false);
         let campaigning = tokio::spawn(async move { election.campaign().await });
         scene.line_is(&one, "x", 1).await;
         let term = leads.token();
@@ -73,7 +73,7 @@ pub async fn observers_see_terms_rise(scene: &Scene) {
 pub async fn a_lost_leader_is_replaced(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
     let leads = make(&one, "old").ttl(SHORT).unwrap().keep(false).campaign().await.unwrap();
-    let next = in_time("the next one leads", make(&other, "new").campaign()).await.unwrap();
+    let next = in_time("the next one leads", make(&other, "new").keep(false).campaign()).await.unwrap();
     assert!(leads.valid_until() < tenure_core::Instant::now());
     assert_eq!(leads.check().unwrap_err().kind(), ErrorKind::Lost);
     assert!(next.token() > leads.token());

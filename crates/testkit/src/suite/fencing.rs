@@ -14,7 +14,7 @@ pub async fn tokens_rise_however_a_hold_ends(scene: &Scene) {
     let mut last = Token::new(0);
     for round in 0..12 {
         let expires = round % 4 == 2;
-        let lock = mutex.clone().ttl(if expires { SHORT } else { LONG }).unwrap().keep(!expires);
+        let lock = mutex.clone().ttl(if expires { SHORT } else { LONG }).unwrap().keep(false);
         let held = in_time("it is free", lock.lock()).await.unwrap();
         assert!(held.token() > last, "round {round}");
         last = held.token();

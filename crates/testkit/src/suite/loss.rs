@@ -64,7 +64,7 @@ pub async fn an_old_guard_does_not_touch_a_new_hold(scene: &Scene) {
     let mutex = client.mutex("x").unwrap().ttl(SHORT).unwrap();
     let old = mutex.clone().keep(false).lock().await.unwrap();
     old.lost().await;
-    let new = in_time("it can be had again", mutex.ttl(LONG).unwrap().lock()).await.unwrap();
+    let new = in_time("it can be had again", mutex.ttl(LONG).unwrap().keep(false).lock()).await.unwrap();
     let token = new.token();
     drop(old);
     client.close().await.unwrap(); // the old guard's ending has been done
@@ -82,7 +82,7 @@ pub async fn a_release_at_the_end_of_the_window(scene: &Scene) {
         async move {
             let mut rng = Rng::from_entropy();
             let held = one.mutex(&name).unwrap().ttl(SHORT).unwrap().keep(false).lock().await.unwrap();
-            let mutex = other.mutex(&name).unwrap().ttl(LONG).unwrap();
+            let mutex = other.mutex(&name).unwrap().ttl(LONG).unwrap().keep(false);
             let waiting = tokio::spawn(async move { mutex.lock().await });
             let left = held.valid_until().since(Instant::now());
             tokio::time::sleep((left + rng.up_to(Duration::from_millis(60))).saturating_sub(Duration::from_millis(10)))
@@ -105,9 +105,9 @@ pub async fn a_release_at_the_end_of_the_window(scene: &Scene) {
 /// F2: a grant that arrives after its own end is no grant: nothing is returned, and nothing stays held.
 pub async fn a_grant_that_comes_too_late_is_none(scene: &Scene) {
     let (client, faults) = scene.faulty_client().await;
-    let ttl = Duration::from_secs(3);
+    let ttl = Duration::from_secs(5);
     let late = ttl + Duration::from_secs(1);
-    let mutex = client.mutex("x").unwrap().ttl(ttl).unwrap();
+    let mutex = client.mutex("x").unwrap().ttl(ttl).unwrap().keep(false);
     faults.delay_next_grant(late);
     assert!(mutex.try_lock().await.unwrap().is_none(), "never a dead guard");
     scene.is_free(&client, "x").await;
@@ -220,10 +220,11 @@ pub async fn every_future_can_be_spawned(scene: &Scene) {
 pub async fn a_hand_over_that_lapses_lets_in_the_next(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
     let held = one.mutex("x").unwrap().ttl(Duration::from_secs(3600)).unwrap().lock().await.unwrap();
-    let lapses = other.mutex("x").unwrap().ttl(Duration::from_secs(2)).unwrap().keep(false);
+    // Long enough to be found in time, also on a machine that stands still for a while.
+    let lapses = other.mutex("x").unwrap().ttl(Duration::from_secs(6)).unwrap().keep(false);
     let lapsing = tokio::spawn(async move { lapses.lock().await });
     scene.line_is(&one, "x", 1).await;
-    let next = one.mutex("x").unwrap();
+    let next = one.mutex("x").unwrap().keep(false);
     let waiting = tokio::spawn(async move { next.lock().await });
     scene.line_is(&one, "x", 2).await;
     held.release().await.unwrap();

@@ -29,6 +29,9 @@ pub mod view;
 use std::time::Duration;
 
 /// A ttl that no case outlives: what is still held after [`LIMIT`](crate::LIMIT) was leaked, and not about to expire.
+///
+/// A waiter that is renewed is let in for two seconds at first, and a machine that stands still for that long loses the hold as it
+/// should. So a case that is not about renewal does not keep what it waits for: `keep(false)` has its whole ttl from the start.
 const LONG: Duration = Duration::from_secs(600);
 /// A ttl for cases that wait for its end.
 const SHORT: Duration = Duration::from_millis(300);

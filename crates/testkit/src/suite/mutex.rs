@@ -47,7 +47,7 @@ pub async fn excludes_another_task_of_its_own_client(scene: &Scene, shape: Shape
 pub async fn a_waiter_is_let_in_by_the_release(scene: &Scene, shape: Shape) {
     let (one, other) = scene.two_clients().await;
     let held = lock(&make(shape, &one)).await;
-    let waiter = make(shape, &other);
+    let waiter = make(shape, &other).keep(false);
     let waiting = tokio::spawn(async move { waiter.lock().await });
     scene.line_is(&one, "x", 1).await;
     let token = held.token();
@@ -61,7 +61,7 @@ pub async fn a_waiter_is_let_in_by_the_release(scene: &Scene, shape: Shape) {
 pub async fn a_waiter_is_let_in_by_the_drop(scene: &Scene, shape: Shape) {
     let (one, other) = scene.two_clients().await;
     let held = lock(&make(shape, &one)).await;
-    let waiter = make(shape, &other);
+    let waiter = make(shape, &other).keep(false);
     let waiting = tokio::spawn(async move { waiter.lock().await });
     scene.line_is(&one, "x", 1).await;
     drop(held);
@@ -86,7 +86,7 @@ pub async fn a_wait_that_is_too_short_gives_up(scene: &Scene, shape: Shape) {
 pub async fn a_wait_that_is_long_enough_gets_in(scene: &Scene, shape: Shape) {
     let (one, other) = scene.two_clients().await;
     let held = lock(&make(shape, &one)).await;
-    let waiter = make(shape, &other);
+    let waiter = make(shape, &other).keep(false);
     let waiting = tokio::spawn(async move { waiter.try_lock_for(LONG).await });
     scene.line_is(&one, "x", 1).await;
     held.release().await.unwrap();
@@ -115,10 +115,12 @@ pub async fn many_tasks_take_turns(scene: &Scene, shape: Shape) {
     let count = Arc::new(AtomicU64::new(0));
     let mut tasks = JoinSet::new();
     for task in 0..TASKS {
-        let (lock, count) = (make(shape, if task % 2 == 0 { &one } else { &other }), Arc::clone(&count));
+        // Nobody renews it, so whoever waited has it for the whole ttl too: nothing else protects the count.
+        let lock = make(shape, if task % 2 == 0 { &one } else { &other }).keep(false);
+        let count = Arc::clone(&count);
         tasks.spawn(async move {
             for _ in 0..ROUNDS {
-                let held = lock.lock().await.unwrap();
+                let held = in_time("everybody is served", lock.lock()).await.unwrap();
                 let before = count.load(Ordering::Relaxed);
                 tokio::task::yield_now().await; // everybody else may run now, and must not get in
                 count.store(before + 1, Ordering::Relaxed);
@@ -126,7 +128,7 @@ pub async fn many_tasks_take_turns(scene: &Scene, shape: Shape) {
             }
         });
     }
-    in_time("everybody is served", tasks.join_all()).await;
+    tasks.join_all().await;
     assert_eq!(count.load(Ordering::Relaxed), TASKS * ROUNDS);
     scene.is_free(&one, "x").await;
 }
@@ -136,7 +138,7 @@ pub async fn a_cancelled_waiter_leaves_the_line(scene: &Scene, shape: Shape) {
     let (one, other) = scene.two_clients().await;
     let held = lock(&make(shape, &one)).await;
     let mut waiting = Vec::new();
-    for waiter in [&one, &other, &other].map(|client| make(shape, client)) {
+    for waiter in [&one, &other, &other].map(|client| make(shape, client).keep(false)) {
         waiting.push(tokio::spawn(async move { waiter.lock().await }));
         scene.line_is(&one, "x", waiting.len()).await;
     }
@@ -184,7 +186,7 @@ pub async fn cancelled_at_any_poll_it_leaves_nothing(scene: &Scene, shape: Shape
 pub async fn a_hold_that_is_not_kept_ends(scene: &Scene, shape: Shape) {
     let (one, other) = scene.two_clients().await;
     let held = lock(&make(shape, &one).ttl(SHORT).unwrap().keep(false)).await;
-    let next = lock(&make(shape, &other)).await;
+    let next = lock(&make(shape, &other).keep(false)).await;
     let since = Instant::now();
     assert!(held.valid_until() < since, "the next holder came in before the window was over");
     assert_eq!(held.check().unwrap_err().kind(), ErrorKind::Lost);
@@ -200,7 +202,7 @@ pub async fn a_hold_that_is_not_kept_ends(scene: &Scene, shape: Shape) {
 pub async fn a_hold_that_is_kept_outlives_its_ttl(scene: &Scene, shape: Shape) {
     let (one, other) = scene.two_clients().await;
     let ttl = Duration::from_secs(2);
-    for _ in 0..5 {
+    for _ in 0..20 {
         let held = lock(&make(shape, &one).ttl(ttl).unwrap()).await;
         let first = held.valid_until();
         crate::eventually("the first ttl is over, in the store too", || Instant::now() > first + ttl / 2).await;

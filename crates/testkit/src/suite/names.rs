@@ -11,12 +11,17 @@ use crate::{Scene, Shape, in_time};
 
 /// Locks every name of the corpus, with its number as a note.
 async fn lock_all(client: &Client, names: &[String]) -> Vec<tenure_core::Guard> {
-    let mut locking = JoinSet::new();
-    for (number, name) in names.iter().enumerate() {
-        let mutex = client.mutex(name).unwrap().ttl(LONG).unwrap().note(number.to_string()).unwrap();
-        locking.spawn(async move { (number, mutex.try_lock().await.unwrap()) });
+    let mut held = Vec::new();
+    let numbered: Vec<(usize, &String)> = names.iter().enumerate().collect();
+    // Not all at once: a slow machine may take longer over hundreds of answers than each of them may take.
+    for some in numbered.chunks(50) {
+        let mut locking = JoinSet::new();
+        for (number, name) in some.iter().copied() {
+            let mutex = client.mutex(name).unwrap().ttl(LONG).unwrap().note(number.to_string()).unwrap();
+            locking.spawn(async move { (number, mutex.try_lock().await.unwrap()) });
+        }
+        held.extend(in_time("all are asked for", locking.join_all()).await);
     }
-    let mut held = in_time("all are asked for", locking.join_all()).await;
     held.sort_by_key(|(number, _)| *number);
     let name = |number: usize| &names[number];
     held.into_iter().map(|(number, held)| held.unwrap_or_else(|| panic!("{:?} meets another name", name(number)))).collect()

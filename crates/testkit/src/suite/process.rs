@@ -119,7 +119,7 @@ pub async fn many_count_in_a_file(scene: &Scene) {
         taker.send(Order::Count(wanted, file.path(), ROUNDS));
     }
     for taker in &mut takers {
-        assert_eq!(taker.reply().await, Reply::Done);
+        assert_eq!(taker.finished().await, Reply::Done);
     }
     assert_eq!(std::fs::read_to_string(file.path()).unwrap(), (PROCESSES as u32 * ROUNDS).to_string());
 }
@@ -135,7 +135,7 @@ pub async fn a_stress_is_sound(scene: &Scene) {
             taker.send(Order::Stress { wanted, tasks: 4, rounds: 15, history: file.path() });
         }
         for taker in &mut takers {
-            assert_eq!(taker.reply().await, Reply::Done);
+            assert_eq!(taker.finished().await, Reply::Done);
         }
         scene.expect_sound(History::read(files.iter().map(Scratch::path)).unwrap());
         scene.is_free(&client, "x").await; // the next kind must not meet this one
@@ -148,7 +148,7 @@ pub async fn half_of_the_permits_come_back(scene: &Scene) {
         return;
     }
     let client = scene.client().await;
-    let semaphore = client.semaphore("x", 4).unwrap();
+    let semaphore = client.semaphore("x", 4).unwrap().keep(false); // so what comes back is had for all of its ttl
     let mut takers = scene.takers(2).await;
     for taker in &mut takers {
         taker.send(Order::Permits(1, Wanted::new("x", Shape::Semaphore).ttl(TTL), 2, 4));
@@ -172,7 +172,7 @@ pub async fn an_exit_without_release_costs_no_more_than_the_ttl(scene: &Scene) {
     let mutex = client.mutex("x").unwrap().keep(false); // so it is let in for all of its ttl, however slow the machine is
     in_time("the lock is free", mutex.lock()).await.unwrap().release().await.unwrap();
     // A renewal may have been sent just before; beyond that only the machine's own slowness counts.
-    assert!(Instant::now().since(left) < TTL * 2 + Duration::from_secs(5));
+    assert!(Instant::now().since(left) < TTL * 2 + Duration::from_secs(30));
     scene.leaves_nothing_in_the_end([client]).await;
 }
 

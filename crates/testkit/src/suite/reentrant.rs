@@ -38,7 +38,7 @@ pub async fn another_owner_waits(scene: &Scene) {
     let mine = make(&client).lock(&me).await.unwrap();
     assert!(make(&client).try_lock(&you).await.unwrap().is_none());
     assert!(make(&client).try_lock_for(&you, Duration::from_millis(10)).await.unwrap().is_none());
-    let mutex = make(&client);
+    let mutex = make(&client).keep(false);
     let yours = tokio::spawn(async move { mutex.lock(&you).await });
     scene.line_is(&client, "x", 1).await;
     let again = make(&client).lock(&me).await.unwrap();
@@ -68,7 +68,7 @@ pub async fn two_tasks_of_one_owner(scene: &Scene) {
         let me = Owner::new(&client);
         let held = other.mutex("x").unwrap().lock().await.unwrap();
         let entering = [0, 1].map(|_| {
-            let (mutex, me) = (make(&client), me.clone());
+            let (mutex, me) = (make(&client).keep(false), me.clone());
             tokio::spawn(async move { mutex.lock(&me).await })
         });
         if round % 2 == 0 {
@@ -92,7 +92,7 @@ pub async fn one_task_gives_up_and_the_other_gets_in(scene: &Scene) {
     let me = Owner::new(&client);
     let held = other.mutex("x").unwrap().lock().await.unwrap();
     let [first, second] = [0, 1].map(|_| {
-        let (mutex, me) = (make(&client), me.clone());
+        let (mutex, me) = (make(&client).keep(false), me.clone());
         tokio::spawn(async move { mutex.lock(&me).await })
     });
     scene.line_is(&client, "x", 1).await;

@@ -55,7 +55,7 @@ pub async fn readers_exclude_a_writer(scene: &Scene) {
 pub async fn a_reader_queues_behind_a_waiting_writer(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
     let reader = make(&one).read().await.unwrap();
-    let lock = make(&other);
+    let lock = make(&other).keep(false);
     let writing = tokio::spawn(async move { lock.write().await });
     scene.line_is(&one, "x", 1).await;
     assert!(make(&one).try_read().await.unwrap().is_none(), "a writer waits");
@@ -76,7 +76,7 @@ pub async fn a_writer_that_gives_up_lets_readers_in(scene: &Scene) {
     let lock = make(&other);
     let writing = tokio::spawn(async move { lock.write().await });
     scene.line_is(&one, "x", 1).await;
-    let lock = make(&other);
+    let lock = make(&other).keep(false);
     let reading = tokio::spawn(async move { lock.read().await });
     scene.line_is(&one, "x", 2).await;
     writing.abort();
@@ -90,7 +90,7 @@ pub async fn a_writer_lets_all_readers_in(scene: &Scene) {
     let writer = make(&one).write().await.unwrap();
     let mut reading = JoinSet::new();
     for place in 1..=5 {
-        let lock = make(&other);
+        let lock = make(&other).keep(false);
         reading.spawn(async move { lock.read().await.unwrap() });
         scene.line_is(&one, "x", place).await;
     }
@@ -105,7 +105,7 @@ pub async fn readers_do_not_starve_a_writer(scene: &Scene) {
     let over = Arc::new(AtomicBool::new(false));
     let mut reading = JoinSet::new();
     for reader in 0..16 {
-        let (lock, over) = (make(if reader % 2 == 0 { &one } else { &other }), Arc::clone(&over));
+        let (lock, over) = (make(if reader % 2 == 0 { &one } else { &other }).keep(false), Arc::clone(&over));
         reading.spawn(async move {
             while !over.load(Ordering::Relaxed) {
                 let held = lock.read().await.unwrap();
@@ -127,7 +127,7 @@ pub async fn writers_do_not_starve_a_reader(scene: &Scene) {
     let over = Arc::new(AtomicBool::new(false));
     let mut writing = JoinSet::new();
     for writer in 0..6 {
-        let (lock, over) = (make(if writer % 2 == 0 { &one } else { &other }), Arc::clone(&over));
+        let (lock, over) = (make(if writer % 2 == 0 { &one } else { &other }).keep(false), Arc::clone(&over));
         writing.spawn(async move {
             while !over.load(Ordering::Relaxed) {
                 let held = lock.write().await.unwrap();
@@ -157,7 +157,7 @@ pub async fn a_lost_reader_lets_the_writer_in(scene: &Scene) {
 pub async fn downgrade_lets_readers_in(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
     let mut held = make(&one).write().await.unwrap();
-    let lock = make(&other);
+    let lock = make(&other).keep(false);
     let reading = tokio::spawn(async move { lock.read().await });
     scene.line_is(&one, "x", 1).await;
     let token = held.token();
@@ -264,7 +264,7 @@ pub async fn a_conversion_gives_no_more_time_than_the_store_does(scene: &Scene) 
     let (client, faults) = scene.faulty_client().await;
     let other = scene.client().await;
     faults.fail_renewals(true);
-    let mut held = make(&client).ttl(Duration::from_secs(5)).unwrap().write().await.unwrap();
+    let mut held = make(&client).ttl(Duration::from_secs(8)).unwrap().write().await.unwrap();
     tokio::time::sleep(Duration::from_secs(1)).await; // by so much it would be too long
     held.downgrade().await.unwrap();
     let writer = in_time("the writer is let in", make(&other).write()).await.unwrap();

@@ -63,7 +63,7 @@ pub async fn another_number_is_a_mismatch(scene: &Scene) {
 pub async fn a_large_request_is_not_overtaken(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
     let held = make(&one, 4).acquire(3).await.unwrap();
-    let semaphore = make(&other, 4);
+    let semaphore = make(&other, 4).keep(false);
     let large = tokio::spawn(async move { semaphore.acquire(4).await });
     scene.line_is(&one, "x", 1).await;
     assert!(make(&one, 4).try_acquire(1).await.unwrap().is_none(), "one is free, but somebody waits before");
@@ -83,7 +83,7 @@ pub async fn small_requests_do_not_starve_a_large_one(scene: &Scene) {
     let over = Arc::new(AtomicBool::new(false));
     let mut small = JoinSet::new();
     for task in 0..8 {
-        let (semaphore, over) = (make(if task % 2 == 0 { &one } else { &other }, 4), Arc::clone(&over));
+        let (semaphore, over) = (make(if task % 2 == 0 { &one } else { &other }, 4).keep(false), Arc::clone(&over));
         small.spawn(async move {
             while !over.load(Ordering::Relaxed) {
                 let held = semaphore.acquire(1).await.unwrap();
@@ -123,7 +123,7 @@ pub async fn lost_permits_come_back(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
     let stays = make(&one, 4).acquire(1).await.unwrap();
     let goes = make(&other, 4).ttl(SHORT).unwrap().keep(false).acquire(3).await.unwrap();
-    let next = in_time("three come back", make(&one, 4).acquire(3)).await.unwrap();
+    let next = in_time("three come back", make(&one, 4).keep(false).acquire(3)).await.unwrap();
     assert!(goes.valid_until() < tenure_core::Instant::now());
     assert!(make(&other, 4).try_acquire(1).await.unwrap().is_none());
     drop(goes); // too late to give anything back a second time

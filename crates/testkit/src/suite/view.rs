@@ -74,7 +74,7 @@ pub async fn a_watch_tells_of_every_change(scene: &Scene) {
     };
     let held = one.mutex("x").unwrap().ttl(LONG).unwrap().lock().await.unwrap();
     assert_eq!(until(1, 0).await.holders[0].token, held.token());
-    let mutex = one.mutex("x").unwrap();
+    let mutex = one.mutex("x").unwrap().ttl(LONG).unwrap().keep(false);
     let waiting = tokio::spawn(async move { mutex.lock().await });
     until(1, 1).await;
     held.release().await.unwrap();
@@ -115,7 +115,7 @@ pub async fn an_ask_carries_reason_and_who(scene: &Scene) {
 /// An ask whose message is lost is heard with the next renewal.
 pub async fn an_ask_is_heard_with_the_renewal(scene: &Scene) {
     let (deaf, other) = (scene.deaf_client().await, scene.client().await);
-    let held = deaf.mutex("x").unwrap().ttl(Duration::from_secs(6)).unwrap().lock().await.unwrap();
+    let held = deaf.mutex("x").unwrap().ttl(Duration::from_secs(9)).unwrap().lock().await.unwrap();
     assert_eq!(other.ask("x", "please").await.unwrap(), 1);
     assert_eq!(in_time("the ask is heard", held.asked()).await.reason.as_str(), "please");
     held.release().await.unwrap();
@@ -153,7 +153,7 @@ pub async fn a_broken_hold_is_lost(scene: &Scene) {
 pub async fn breaking_lets_the_waiter_in(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
     let held = one.mutex("x").unwrap().ttl(LONG).unwrap().lock().await.unwrap();
-    let mutex = other.mutex("x").unwrap();
+    let mutex = other.mutex("x").unwrap().keep(false);
     let waiting = tokio::spawn(async move { mutex.lock().await });
     scene.line_is(&one, "x", 1).await;
     assert_eq!(one.break_holds("x", Some(tenure_core::Token::new(1))).await.unwrap(), 0, "nobody has this token");

@@ -16,8 +16,9 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 
-use crate::{Shape, in_time};
+use crate::{LIMIT, Shape, in_time};
 
 /// The variable that makes the `taker` test a taker; its value is the store's URL.
 pub const TAKER: &str = "TENURE_TAKER";
@@ -178,6 +179,12 @@ impl Taker {
     /// Waits for a reply.
     pub async fn reply(&mut self) -> Reply {
         in_time("a taker's reply", self.replies.recv()).await.expect("the taker lives")
+    }
+
+    /// Waits for the reply to an order of many steps, each of which has its time.
+    pub async fn finished(&mut self) -> Reply {
+        let reply = timeout(LIMIT * 4, self.replies.recv()).await.expect("a taker comes to an end");
+        reply.expect("the taker lives")
     }
 
     /// Takes a lock: its token, and when the taker had it at the latest.

@@ -1,25 +1,54 @@
-//! What the faults happen to: an ensemble whose sessions last six seconds, clients of it, and proxies.
+//! What the faults happen to: an ensemble whose sessions last six seconds, one that nobody hurts, and clients of them.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use tenure_core::{Client, Environment};
-use tenure_testkit::eventually_async;
+use tenure_core::{Client, Environment, ErrorKind, Result};
 use tenure_testkit::servers::zookeeper::{Ensemble, ZooKeeperOptions};
+use tenure_testkit::{eventually_async, in_time};
 
-/// The longest session that the servers grant, whatever is asked for.
+/// How long a session lasts that is to end, and the longest that the members grant which are hurt.
 pub(crate) const T: Duration = Duration::from_secs(6);
+/// How long one lasts that is not: longer than the slowest machine stands still.
+pub(crate) const LONGER: Duration = Duration::from_secs(30);
 
-/// Three members, each of which can be cut off.
+/// Three members, each of which can be cut off. A leader is missed soon, on a busy machine also one that nobody hurts.
 pub(crate) fn ensemble() -> Ensemble {
     let longest = T.as_millis().to_string();
     Ensemble::start_with(ZooKeeperOptions::new().tick(Duration::from_millis(100)).arg("maxSessionTimeout", &longest))
 }
 
-/// A client of the servers at this URL, with a keeper of its own.
+/// Three members that nobody hurts: what happens, happens to their clients.
+pub(crate) fn calm_ensemble() -> Ensemble {
+    let longest = LONGER.as_millis().to_string();
+    Ensemble::start_with(ZooKeeperOptions::new().tick(Duration::from_millis(100)).calm().arg("maxSessionTimeout", &longest))
+}
+
+/// A client of the servers at this URL, with a keeper of its own. It puts up with an election on a busy machine.
 pub(crate) async fn client(url: &str) -> Client {
-    let backend = tenure_zookeeper::connect(&url.parse().expect("a good URL")).await.expect("the servers are there");
+    client_with(&format!("{url}?answer_limit=20s")).await
+}
+
+/// The same, where the URL says how long an answer may take.
+pub(crate) async fn client_with(url: &str) -> Client {
+    let url = url.parse().expect("a good URL");
+    let connecting = async {
+        loop {
+            match tenure_zookeeper::connect(&url).await {
+                Ok(backend) => return backend,
+                Err(error) => assert!(error.is_transient(), "{error}"), // while they elect somebody, nobody gets a session
+            }
+        }
+    };
+    let backend = in_time("the servers are there", connecting).await;
     Client::with_environment(backend, Environment::real()).expect("a client can be made")
+}
+
+/// A session of six seconds may end with a machine that stands still, or an election on top: then its hold is lost, as it should be.
+pub(crate) fn lets_go(released: Result<()>) {
+    if let Err(error) = released {
+        assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
+    }
 }
 
 /// Several clients of all members.

@@ -1,8 +1,9 @@
 //! P5: a fair mutex is given in the order of asking.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
-use tenure_core::HANDOVER_TTL;
+use tenure_core::{HANDOVER_TTL, margin};
 
 use super::super::{Event, Hold, Kind, Op, Phase};
 use super::Broken;
@@ -12,7 +13,8 @@ use super::Broken;
 /// Grants are compared by token, which the store drew in its own order; when a task came to run is the machine's doing.
 ///
 /// Whoever was let in and does not come within [`HANDOVER_TTL`], or its ttl if that is shorter, is passed over, and stands at the end
-/// when it comes: GUARANTEES says so. That leaves a trace, and only where there is one it is no violation: nobody held for all that time.
+/// when it comes: GUARANTEES says so. That leaves a trace, and only where there is one it is no violation: nobody held for all that
+/// time, or for as much of it as the window has, since whoever comes between the two gives back what it may not trust.
 pub(super) fn in_order(events: &[&Event], holds: &[Hold], broken: &mut Broken<'_>) {
     let granted: HashMap<u64, &Hold> =
         holds.iter().filter(|hold| hold.kind == Kind::Fair).map(|hold| (hold.claim, hold)).collect();
@@ -36,7 +38,7 @@ pub(super) fn in_order(events: &[&Event], holds: &[Hold], broken: &mut Broken<'_
             last = last.filter(|last| last.1.token >= before.1.token).or(Some(before));
         }
         if let Some((seen, before)) = last.filter(|(_, before)| before.token > hold.token) {
-            let stands = stands.get(&before.claim).copied().unwrap_or(nanos(HANDOVER_TTL));
+            let stands = window(stands.get(&before.claim).copied().map_or(HANDOVER_TTL, Duration::from_nanos));
             if idle.iter().any(|(from, to)| seen < *to && *to <= hold.from && to - from >= stands) {
                 continue;
             }
@@ -60,8 +62,9 @@ fn idle(holds: &[Hold]) -> Vec<(u64, u64)> {
     idle
 }
 
-fn nanos(duration: std::time::Duration) -> u64 {
-    duration.as_nanos() as u64
+/// For so long a grant may be trusted that stands for `stands`.
+fn window(stands: Duration) -> u64 {
+    (stands - margin(stands)).as_nanos() as u64
 }
 
 #[cfg(test)]
@@ -102,15 +105,16 @@ mod tests {
 
     #[test]
     fn who_did_not_come_when_let_in_is_passed_over() {
-        let lapsed = 20 + nanos(HANDOVER_TTL);
+        let lapsed = 20 + window(HANDOVER_TTL);
         assert!(two_in_line(Kind::Fair, 12, [7, 6], lapsed).is_empty());
         assert_eq!(two_in_line(Kind::Fair, 12, [7, 6], lapsed - 1), ["P5"]);
     }
 
     #[test]
     fn who_has_less_time_to_come_is_passed_over_sooner() {
-        assert!(two_in_line_of_whom(Kind::Fair, Some(100), 12, [7, 6], 120).is_empty());
-        assert_eq!(two_in_line_of_whom(Kind::Fair, Some(100), 12, [7, 6], 119), ["P5"]);
+        let lapsed = 20 + window(Duration::from_nanos(100));
+        assert!(two_in_line_of_whom(Kind::Fair, Some(100), 12, [7, 6], lapsed).is_empty());
+        assert_eq!(two_in_line_of_whom(Kind::Fair, Some(100), 12, [7, 6], lapsed - 1), ["P5"]);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::process::Command;
 
 use super::super::process::demand;
+use super::super::wait_until;
 use super::{Certificates, Etcd, EtcdOptions};
 
 /// `etcd://` or `etcds://`, root's password if there is one, and where they listen.
@@ -21,7 +22,8 @@ pub(super) fn command(options: &EtcdOptions, pem: Option<&Certificates>, members
     demand("etcdctl", "etcd-client");
     let mut command = Command::new("etcdctl");
     command.env("ETCDCTL_API", "3").arg(format!("--endpoints={}", hosts_of(members)));
-    command.arg("--command-timeout=60s"); // a busy machine may need more than its five
+    // A busy machine may need more than its five seconds, and more than two to say who we are.
+    command.args(["--command-timeout=60s", "--dial-timeout=60s"]);
     if let Some(pem) = pem {
         command.arg("--cacert").arg(&pem.ca).arg("--cert").arg(&pem.client).arg("--key").arg(&pem.client_key);
     }
@@ -33,13 +35,24 @@ pub(super) fn command(options: &EtcdOptions, pem: Option<&Certificates>, members
     command
 }
 
-/// Runs it to its end and returns what it printed; panics if it failed.
+/// Runs it to its end and returns what it printed; panics if it failed. What came between two leaders is tried again: a machine
+/// that stands still for half a second costs an election.
 #[track_caller]
 pub(super) fn run(mut command: Command) -> String {
-    let output = command.output().expect("it is installed");
+    let mut output = None;
+    wait_until(|| {
+        let ended = output.insert(command.output().expect("it is installed"));
+        ended.status.success() || !came_between_leaders(&String::from_utf8_lossy(&ended.stderr))
+    });
+    let output = output.expect("it was run");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{:?}: {}\n{said}", command.get_args(), output.status);
     String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Whether that is why it failed, in etcd's words; it does not send a write again by itself.
+fn came_between_leaders(said: &str) -> bool {
+    ["leader changed", "no leader", "not leader", "request timed out"].iter().any(|why| said.contains(why))
 }
 
 /// Makes the users, and has everybody say who he is from then on.

@@ -34,19 +34,31 @@ impl Galera {
         demand(PROVIDER, "galera-4");
         demand("rsync", "rsync");
         demand("wsrep_sst_rsync", "mariadb-server");
-        let ports: Vec<Ports> = (0..2).map(|_| Ports::reserve()).collect();
-        let peers: Vec<String> = ports.iter().map(|ports| ports.group.address().to_string()).collect();
-        let both = format!("gcomm://{}", peers.join(","));
-        // The first founds the cluster, which is what an address of nobody means; should it come back, it joins.
-        let first = MariaDb::start(node(&ports[0], "gcomm://"));
-        write_address(first.dir(), &both);
-        let second = MariaDb::start(node(&ports[1], &both));
-        Galera { nodes: vec![first, second], _ports: ports }
+        // Who joins and gives up leaves the first without a majority: then both begin anew, on other ports.
+        let mut said = String::new();
+        for _ in 0..5 {
+            match Self::attempt() {
+                Ok(galera) => return galera,
+                Err(log) => said = log,
+            }
+        }
+        panic!("no cluster of Galera comes together:\n{said}")
     }
 
     /// Both.
     pub fn nodes(&self) -> &[MariaDb] {
         &self.nodes
+    }
+
+    fn attempt() -> Result<Self, String> {
+        let ports: Vec<Ports> = (0..2).map(|_| Ports::reserve()).collect();
+        let peers: Vec<String> = ports.iter().map(|ports| ports.group.address().to_string()).collect();
+        let both = format!("gcomm://{}", peers.join(","));
+        // The first founds the cluster, which is what an address of nobody means; should it come back, it joins.
+        let first = MariaDb::attempt(&node(&ports[0], "gcomm://"))?;
+        write_address(first.dir(), &both);
+        let second = MariaDb::attempt(&node(&ports[1], &both))?;
+        Ok(Galera { nodes: vec![first, second], _ports: ports })
     }
 }
 

@@ -15,6 +15,8 @@ pub struct RedisCluster {
 const SLOTS: usize = 16_384;
 /// After how long a replica has given up to take over that has not done it: then it may be told again.
 const GIVEN_UP: Duration = Duration::from_secs(6);
+/// After how long a node is greeted again that does not know who greeted it.
+const FORGOTTEN: Duration = Duration::from_secs(2);
 
 impl RedisCluster {
     /// Starts so many masters, each with so many replicas, and waits until every node says that all is well. The
@@ -31,10 +33,7 @@ impl RedisCluster {
             master.command(&["CLUSTER", "ADDSLOTSRANGE", &first.to_string(), &(end - 1).to_string()]);
             master.command(&["CLUSTER", "SET-CONFIG-EPOCH", &(index + 1).to_string()]);
         }
-        for node in &nodes[1..] {
-            let bus = node.ports.bus.as_ref().expect("a node of a cluster has one").number().to_string();
-            nodes[0].command(&["CLUSTER", "MEET", "127.0.0.1", &node.port().to_string(), &bus]);
-        }
+        introduce(&nodes);
         for (index, replica) in nodes[masters..].iter().enumerate() {
             let master = nodes[index % masters].id();
             // It must have heard of its master first.
@@ -150,7 +149,8 @@ impl RedisCluster {
         let mut successor = None;
         wait_until(|| {
             meanwhile();
-            let serves = |node: &Redis| node.command(&["CLUSTER", "INFO"]).text().contains("cluster_state:ok");
+            let info = |node: &Redis| node.try_command(&["CLUSTER", "INFO"]);
+            let serves = |node: &Redis| info(node).is_ok_and(|info| info.text().contains("cluster_state:ok"));
             successor = self.agreed_on(slot).filter(|node| *node != before && self.alive().all(serves));
             successor.is_some()
         });
@@ -213,6 +213,26 @@ impl Move<'_> {
         let slot = self.slot.parse().expect("it was a number");
         assert!(wait_until(|| self.cluster.agreed_on(slot) == Some(self.to)), "not all hear where slot {slot} is");
     }
+}
+
+/// Has the first node greet all others, and waits until each knows the other: then all hear of all. A node that does not hear back
+/// within its timeout forgets the greeting, on either side, as on a machine that stands still for a second.
+fn introduce(nodes: &[Redis]) {
+    let ids: Vec<String> = nodes.iter().map(Redis::id).collect();
+    let knows = |node: usize, other: usize| nodes[node].command(&["CLUSTER", "NODES"]).text().contains(&ids[other]);
+    let mut again = Instant::now();
+    let know_each_other = || {
+        let strangers: Vec<usize> = (1..nodes.len()).filter(|node| !knows(0, *node) || !knows(*node, 0)).collect();
+        if Instant::now() >= again {
+            for node in strangers.iter().map(|node| &nodes[*node]) {
+                let bus = node.ports.bus.as_ref().expect("a node of a cluster has one").number().to_string();
+                nodes[0].command(&["CLUSTER", "MEET", "127.0.0.1", &node.port().to_string(), &bus]);
+            }
+            again = Instant::now() + FORGOTTEN;
+        }
+        strangers.is_empty()
+    };
+    assert!(wait_until(know_each_other), "the nodes do not meet:\n{}", nodes[0].log());
 }
 
 /// The port of the master of a slot as one node sees it.

@@ -161,14 +161,14 @@ impl Sentinels {
 
     /// Kills the master and waits until another has taken its place; returns both.
     pub fn kill_master(&self) -> (&Redis, &Redis) {
-        let lost = self.master().expect("there is a master");
+        let lost = self.agreed_master();
         lost.kill();
         (lost, self.successor(lost))
     }
 
     /// Has the Sentinels replace a master that is well; returns both.
     pub fn fail_over(&self) -> (&Redis, &Redis) {
-        let before = self.master().expect("there is a master");
+        let before = self.agreed_master();
         let sentinel = &self.sentinels[0];
         // Refused while another is under way, and given up when the replica does not obey soon: so told again.
         let told = || {
@@ -188,20 +188,29 @@ impl Sentinels {
         assert!(wait_until_within(TILT, || self.are_well()), "they do not find each other:\n{}", self.sentinels[0].log());
     }
 
+    /// The master, once they agree: a machine that stood still may have made them change their minds, one after the other.
+    fn agreed_master(&self) -> &Redis {
+        self.master_that(|_| true)
+    }
+
     fn successor(&self, before: &Redis) -> &Redis {
+        self.master_that(|redis| redis.port() != before.port() && redis.role().as_deref() == Some("master"))
+    }
+
+    fn master_that(&self, counts: impl Fn(&Redis) -> bool) -> &Redis {
         let mut found = None;
         wait_until_within(TILT, || {
-            let is_master = |redis: &&Redis| redis.port() != before.port() && redis.role().as_deref() == Some("master");
-            found = self.master().filter(is_master);
+            found = self.master().filter(|redis| counts(redis));
             found.is_some()
         });
-        found.unwrap_or_else(|| panic!("no other master:\n{}", self.sentinels[0].log()))
+        found.unwrap_or_else(|| panic!("no such master:\n{}", self.sentinels[0].log()))
     }
 
     fn are_well(&self) -> bool {
         // A Sentinel's word about a replica may be ten seconds old.
         let replicas = self.servers.iter().filter(|server| server.follows()).count();
         replicas == self.servers.len() - 1
+            && self.master().is_some()
             && self.sentinels.iter().all(|sentinel| self.is_content(sentinel).unwrap_or(false))
     }
 
