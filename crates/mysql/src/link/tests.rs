@@ -46,3 +46,41 @@ async fn one_that_is_half_made_is_finished_for_the_next() {
     in_time("it is made", link.server()).await.unwrap();
     assert_eq!(proxy.counters().connections, 1);
 }
+
+/// The short way is prepared, and does not wait all the same; what is sent after it waits as it did before.
+#[tokio::test]
+async fn what_is_to_be_done_at_once_waits_for_nobody() {
+    const LIMIT: &str = "SELECT @@innodb_lock_wait_timeout";
+    let settings = Arc::new(Settings::from_url(&MariaDb::shared().url().parse().unwrap()).unwrap());
+    let link = Link::new(&settings, &Arc::default(), false);
+    let mut other = conn().await;
+    other.query_drop("CREATE OR REPLACE TABLE at_once (id INT PRIMARY KEY, n BIGINT) ENGINE = InnoDB").await.unwrap();
+    other.query_drop("INSERT INTO at_once VALUES (1, 0)").await.unwrap();
+    let text = "SET STATEMENT innodb_lock_wait_timeout = 0 FOR UPDATE at_once SET n = LAST_INSERT_ID(?) WHERE id = 1";
+    let write = |n: u64| link.write("writing", move |_| Some(Statement { text, values: vec![n.into()] }));
+    let limit = link.send("looking", |_| LIMIT.to_owned()).await.unwrap();
+
+    assert_eq!(write(7).await.unwrap(), Some((1, 7)));
+    other.query_drop("BEGIN").await.unwrap();
+    other.query_drop("SELECT * FROM at_once FOR UPDATE").await.unwrap();
+    assert_eq!(write(8).await.unwrap(), None, "whoever waits is given up after a while, and that is an error");
+    other.query_drop("ROLLBACK").await.unwrap();
+    assert_eq!(write(9).await.unwrap(), Some((1, 9)));
+    let after = link.send("looking", |_| LIMIT.to_owned()).await.unwrap();
+    assert_eq!(crate::verbs::number(&after[0][0], 0), crate::verbs::number(&limit[0][0], 0));
+    other.query_drop("DROP TABLE at_once").await.unwrap();
+}
+
+/// Where nothing can be prepared it is not tried again, and everything else goes on.
+#[tokio::test]
+async fn what_cannot_be_prepared_is_not_tried_again() {
+    let settings = Arc::new(Settings::from_url(&MariaDb::shared().url().parse().unwrap()).unwrap());
+    let link = Link::new(&settings, &Arc::default(), false);
+    for text in ["DO 1", "PREPARE s FROM 'DO 1'", "DO 1"] {
+        let done = link.write("writing", |_| Some(Statement { text, values: Vec::new() })).await.unwrap();
+        let prepares = link.place.lock().await.live.as_ref().unwrap().prepares;
+        assert_eq!(done.is_some(), prepares, "{text}");
+    }
+    assert!(!link.place.lock().await.live.as_ref().unwrap().prepares);
+    assert_eq!(link.send("looking", |_| "SELECT 7".to_owned()).await.unwrap().len(), 1);
+}
