@@ -4,15 +4,17 @@
 //! goes out on another connection, and only when it has come do the server's functions learn that we listen, and the
 //! engine that it is told. Behind a pooler that lends connections for a transaction it never comes; the engine then looks by
 //! itself. While that is not settled nothing else is sent on this connection: a pooler would deliver the message to
-//! whoever happens to be talking at that moment, and we would believe what is not so.
+//! whoever happens to be talking at that moment, and we would believe what is not so. A machine that stood still looks like a
+//! pooler, so after a while it is tried again, on another connection.
 //!
 //! Who can interleave: any task may find the ear missing and start making one, in the background; one at a time does. What the
 //! server says comes on the driver's task, in order.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
+use tenure_core::Instant;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
@@ -22,6 +24,8 @@ use crate::verbs;
 
 /// How long our message to ourselves may take.
 const PROOF_LIMIT: Duration = Duration::from_secs(1);
+/// How long one to which nothing came is believed to be deaf. Behind a pooler it costs a connection each time.
+const AGAIN: Duration = Duration::from_secs(20);
 
 /// Where the ear stands.
 #[derive(Default)]
@@ -29,13 +33,23 @@ pub(crate) struct Ear {
     /// Somebody is making it.
     is_in_the_making: AtomicBool,
     /// Messages arrive on it.
-    listens: Arc<AtomicBool>,
+    listens: AtomicBool,
+    /// How many have been made: what becomes of an earlier one says nothing of this one.
+    made: AtomicU64,
+    /// When it was tried in vain; 0 if it was not.
+    deaf_since: AtomicU64,
 }
 
 impl Ear {
     /// Whether messages arrive.
     pub(crate) fn listens(&self) -> bool {
         self.listens.load(Ordering::Acquire)
+    }
+
+    /// Whether it has been deaf for so long that another one is worth a try.
+    fn is_worth_another(&self) -> bool {
+        let deaf_since = Instant::from_nanos(self.deaf_since.load(Ordering::Relaxed));
+        deaf_since.as_nanos() > 0 && Instant::now().since(deaf_since) > AGAIN
     }
 }
 
@@ -45,7 +59,12 @@ impl Shared {
         if self.ear.is_in_the_making.load(Ordering::Acquire) {
             return None;
         }
-        let open = self.ear_link.open();
+        let mut open = self.ear_link.open();
+        if self.ear.is_worth_another()
+            && let Some(deaf) = open.take()
+        {
+            deaf.give_up();
+        }
         if open.is_none() && !self.ear.is_in_the_making.swap(true, Ordering::AcqRel) {
             let Some(runtime) = self.home().or_else(|| Handle::try_current().ok()) else {
                 self.ear.is_in_the_making.store(false, Ordering::Release);
@@ -63,11 +82,14 @@ impl Shared {
 
     async fn make_ear(shared: Weak<Shared>) {
         let Some(this) = shared.upgrade() else { return };
+        let made = this.ear.made.fetch_add(1, Ordering::AcqRel) + 1;
+        this.silenced(); // whatever the last one heard
+        this.ear.deaf_since.store(0, Ordering::Relaxed);
         let (sender, proof) = oneshot::channel();
-        let nonce = format!("nonce {:016x}", this.me ^ tenure_core::Instant::now().as_nanos());
+        let nonce = format!("nonce {:016x}", this.me ^ Instant::now().as_nanos());
         let pushes = Arc::new(Heard {
             shared,
-            listens: Arc::clone(&this.ear.listens),
+            made,
             channel: this.layout.channel(this.me),
             nonce: nonce.clone(),
             proof: Mutex::new(Some(sender)),
@@ -85,6 +107,7 @@ impl Shared {
         if !matches!(tokio::time::timeout(PROOF_LIMIT, told).await, Ok(Some(()))) {
             // Nobody else should get what is sent to us: whoever has the pooler's connection next.
             let _ = live.batch(&format!("UNLISTEN \"{channel}\""), "listening no more").await;
+            this.ear.deaf_since.store(Instant::now().as_nanos(), Ordering::Relaxed);
             return;
         }
         this.ear.listens.store(true, Ordering::Release);
@@ -146,7 +169,8 @@ impl Drop for Making {
 /// What hears the connection.
 struct Heard {
     shared: Weak<Shared>,
-    listens: Arc<AtomicBool>,
+    /// Which one it is.
+    made: u64,
     channel: String,
     nonce: String,
     proof: Mutex<Option<oneshot::Sender<()>>>,
@@ -171,9 +195,10 @@ impl Pushes for Heard {
     }
 
     fn over(&self) {
-        match self.shared.upgrade() {
-            Some(shared) => shared.silenced(),
-            None => self.listens.store(false, Ordering::Release),
+        if let Some(shared) = self.shared.upgrade()
+            && shared.ear.made.load(Ordering::Acquire) == self.made
+        {
+            shared.silenced();
         }
     }
 }

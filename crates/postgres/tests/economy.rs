@@ -69,15 +69,6 @@ fn told(server: &Postgres) -> usize {
     told.len()
 }
 
-/// Ends connections on which a client has tried in vain whether messages arrive, so that it tries again on another: there is no pooler
-/// here, but a machine that stands still for a second looks like one.
-fn cut_deaf_ears(server: &Postgres) {
-    let log = server.log();
-    for (pid, _) in sent(&log).filter(|(_, statement)| statement.starts_with("UNLISTEN")) {
-        server.sql(&format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = {pid}"));
-    }
-}
-
 /// What was done since then.
 fn since(before: &BTreeMap<String, usize>, after: BTreeMap<String, usize>) -> BTreeMap<String, usize> {
     let more = |verb: &String, count: usize| count - before.get(verb).copied().unwrap_or(0);
@@ -105,11 +96,7 @@ async fn a_hand_over_is_two_statements_at_most() {
         }
         line_is(&server, WAITERS).await;
         let listens = format!("SELECT count(*) = {clients} FROM tenure_client WHERE listens");
-        let all_listen = || {
-            cut_deaf_ears(&server);
-            server.sql(&listens) == [["t"]]
-        };
-        eventually("everybody is told", all_listen).await;
+        eventually("everybody is told", || server.sql(&listens) == [["t"]]).await;
         // Not at once: one that fell silent while the machine stood still was given up, and may be there for a moment more.
         let mut connections = 0;
         let are_few = || {
@@ -152,11 +139,7 @@ async fn a_client_with_many_waiters_makes_itself_heard_with_one_statement() {
         waiting.spawn(async move { mutex.lock().await.unwrap() });
     }
     line_is(&server, 100).await;
-    let both_are_told = || {
-        cut_deaf_ears(&server);
-        told(&server) == 2
-    };
-    eventually("both are told", both_are_told).await;
+    eventually("both are told", || told(&server) == 2).await;
     // A machine that stands still may cost a connection. To make another takes more than a beat, and may take until the next
     // measure: then it is measured again.
     let (mut tries, mut was_made) = (0, false);

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use tenure_core::{Backend, Claim, Client, ErrorKind, Guard, Kind, Mode, Renewal, Wait};
+use tenure_testkit::proxy::{Fault, Proxy, Toward, Which};
 use tenure_testkit::servers::postgres::{BouncerOptions, PgBouncer, PoolMode, Postgres, PostgresOptions};
 use tenure_testkit::{claim, eventually, eventually_async, in_time};
 use tokio::task::JoinSet;
@@ -235,6 +236,26 @@ async fn a_hand_over_behind_a_pooler_is_quick() {
     assert!(best < Duration::from_millis(100), "the best of twenty took {best:?}");
     let listens = postgres.sql("SELECT count(*) FROM tenure_client WHERE listens");
     assert_eq!(listens, [["0"]], "nobody believes to be told");
+}
+
+/// A machine that stands still while it is tried whether messages arrive looks like a pooler, and not for ever.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_heard_nothing_at_first_listens_later() {
+    let postgres = Postgres::start(PostgresOptions::new().set("log_statement", "all"));
+    let proxy = Proxy::start(postgres.address());
+    let holder = client(&postgres.url()).await;
+    let proxied = postgres.url().replace(&postgres.address().to_string(), &proxy.address().to_string());
+    let waiter = client(&format!("{proxied}?connect_limit=60s")).await;
+    let held = holder.mutex("x").unwrap().ttl(LONG).unwrap().lock().await.unwrap();
+    // A request and its answer take longer than a message may.
+    let slow = proxy.set(Which::All, Fault::Delay(Toward::Both, Duration::from_millis(600)));
+    let mutex = waiter.mutex("x").unwrap().ttl(LONG).unwrap().keep(false);
+    let waiting = tokio::spawn(async move { mutex.lock().await });
+    eventually("it was tried in vain", || postgres.log().contains("UNLISTEN")).await;
+    proxy.lift(slow);
+    eventually("it is told", || postgres.sql("SELECT count(*) FROM tenure_client WHERE listens") == [["1"]]).await;
+    held.release().await.unwrap();
+    in_time("it is let in", waiting).await.unwrap().unwrap().release().await.unwrap();
 }
 
 /// What was granted before a server was killed is held after it has come back, and is renewed there.
