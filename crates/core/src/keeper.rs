@@ -395,13 +395,16 @@ fn look_after(shared: &Arc<Shared>) -> Instant {
     next
 }
 
+/// So many holds share a request at the most: a server that takes long over many must not cost all of them.
+const MOST_AT_ONCE: usize = 2_000;
+
 /// Holds of about the same ttl share a request, and so a deadline.
 fn batches(mut due: Vec<Arc<Hold>>) -> Vec<Vec<Arc<Hold>>> {
     due.sort_by_key(|hold| hold.claim.ttl);
     let mut batches: Vec<Vec<Arc<Hold>>> = Vec::new();
     for hold in due {
         match batches.last_mut() {
-            Some(batch) if batch[0].claim.ttl * 2 > hold.claim.ttl => batch.push(hold),
+            Some(batch) if batch.len() < MOST_AT_ONCE && batch[0].claim.ttl * 2 > hold.claim.ttl => batch.push(hold),
             _ => batches.push(vec![hold]),
         }
     }

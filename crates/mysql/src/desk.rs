@@ -205,7 +205,15 @@ impl Desk for Tables {
                 return Ok(said);
             }
             let call = |place: usize, alone| verbs::ask(self.prefix(), self.client, &asks[place], ALIVE, alone);
-            let sets = self.asks.send("asking", |server| batch(server, asks.len(), call)).await?;
+            let mut is_apart = false;
+            let sets = self.asks.send("asking", |server| {
+                is_apart = asks.len() > 1 && !server.takes_batches();
+                batch(server, asks.len(), call)
+            });
+            // Each of those is committed by itself: one that was refused says nothing of those before it.
+            let unknown = |failure| Failure { fate: Fate::Unknown, ..failure };
+            let sets = sets.await;
+            let sets = sets.map_err(|failure| if is_apart { unknown(failure) } else { failure })?;
             let answers = self.sense(verbs::asked(&sets))?;
             asks.iter().zip(&answers).for_each(|(asking, answer)| self.solo.asked(asking, answer.solo));
             // One commit, one time: the last, before which nobody else has seen any of it.

@@ -84,8 +84,10 @@ fn sqlx_code(error: &sqlx::Error) -> Option<u16> {
     Some(error.number())
 }
 
-/// Deadlocks, locks that were waited for too long, and (1020) a row that was changed since the transaction's snapshot.
-const CONFLICTS: [u16; 5] = [1205, 1213, 3572, 3101, 1020];
+/// Deadlocks, locks that were waited for too long, and a row that was changed since the transaction's snapshot.
+const CONFLICTS: [u16; 5] = [1205, 1213, 3572, 3101, STALE];
+/// What MariaDB says of such a row, where it goes by snapshots.
+const STALE: u16 = 1020;
 
 /// Whether a statement failed because of somebody else's and may succeed when the transaction is run again: deadlocks, lock
 /// timeouts, snapshots that are too old. The loop around an optimistic write, with [`Retries`](tenure_core::retry::Retries),
@@ -119,6 +121,11 @@ impl std::fmt::Display for Stale {
 impl std::error::Error for Stale {}
 
 impl Refusal {
+    /// Whether the transaction's snapshot was too old, and the server has undone it.
+    pub(crate) fn is_stale(&self) -> bool {
+        self.code == Some(STALE)
+    }
+
     /// The error for whoever must act; `doing` completes "while …".
     pub(crate) fn explain(self, prefix: &str, doing: &str) -> Error {
         use ErrorKind::{Backend, Lost, Unavailable};

@@ -93,7 +93,9 @@ fn fate(error: &DriverFailure) -> Fate {
 
 fn again(error: &DriverFailure) -> bool {
     match code(error) {
-        Some(code) => [LOCKED, TOO_MANY, NOT_PRIMARY, INTERRUPTED, MISSING].iter().any(|codes| codes.contains(&code)),
+        Some(code) => {
+            [LOCKED, TOO_MANY, NOT_PRIMARY, INTERRUPTED, MISSING, NOT_PREPARED].iter().any(|codes| codes.contains(&code))
+        }
         None => match error {
             DriverFailure::Io(IoError::Tls(_)) => false,
             DriverFailure::Io(IoError::Io(error)) => tls_error(error).is_none(),
@@ -103,8 +105,8 @@ fn again(error: &DriverFailure) -> bool {
 }
 
 /// A lock that was waited for too long, or a deadlock: the transaction was undone. On Galera, also a commit that another
-/// node's was in the way of.
-const LOCKED: &[u16] = &[1205, DEADLOCK, 3572, 3101];
+/// node's was in the way of; and, where the server goes by snapshots, a row that was changed since.
+const LOCKED: &[u16] = &[1205, DEADLOCK, 3572, 3101, 1020];
 pub(crate) const DEADLOCK: u16 = 1213;
 /// What MariaDB says at once to whoever does not want to wait.
 pub(crate) const ROW_IS_LOCKED: u16 = 1205;
@@ -136,7 +138,7 @@ fn words(error: &DriverFailure, settings: &Settings) -> (ErrorKind, &'static str
     let hint = |text: &str| Some(text.to_owned());
     let Some(code) = code(error) else { return unanswered(error, settings) };
     match code {
-        1205 | 1213 | 3572 | 3101 => (
+        1205 | 1213 | 3572 | 3101 | 1020 => (
             Unavailable,
             "others were at the same rows all the time",
             hint("Try again. If it stays so, look for a transaction that was left open: SHOW ENGINE INNODB STATUS"),
@@ -152,6 +154,11 @@ fn words(error: &DriverFailure, settings: &Settings) -> (ErrorKind, &'static str
             Unavailable,
             "the user has no connection left",
             Some(format!("A client of ours needs three at most. Raise MAX_USER_CONNECTIONS of {user:?}")),
+        ),
+        1461 => (
+            Unavailable,
+            "the server has no room for another prepared statement",
+            hint("Raise max_prepared_stmt_count, or find out who has so many: SHOW STATUS LIKE 'Prepared_stmt_count'"),
         ),
         1290 | 1836 | 1792 => (
             Unavailable,

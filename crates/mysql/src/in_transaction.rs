@@ -124,7 +124,11 @@ impl<D: Driver> InTransaction<'_, D> {
                 Wait::For(_) | Wait::Forever => deadline.since(Instant::now()).min(AT_ONCE),
             };
             let called = self.transaction.call(&sql, name.as_str().as_bytes(), longest.as_secs() as i64).await;
-            let (says, token) = called.map_err(failed)?;
+            let (says, token) = match called {
+                // The server undid it, since somebody else was at the name after its snapshot.
+                Err(refusal) if self.is_first && refusal.is_stale() => ("stale".to_owned(), None),
+                called => called.map_err(failed)?,
+            };
             match says.as_str() {
                 "locked" => {
                     let token = Token::new(token.unwrap_or_default().max(0) as u64);

@@ -27,6 +27,9 @@ const PROOF_LIMIT: Duration = Duration::from_secs(1);
 /// How long one to which nothing came is believed to be deaf. Behind a pooler it costs a connection each time.
 const AGAIN: Duration = Duration::from_secs(20);
 
+/// How often the server's functions are told that we listen, before it is left to the next ear.
+const TRIES: u32 = 8;
+
 /// Where the ear stands.
 #[derive(Default)]
 pub(crate) struct Ear {
@@ -36,7 +39,7 @@ pub(crate) struct Ear {
     listens: AtomicBool,
     /// How many have been made: what becomes of an earlier one says nothing of this one.
     made: AtomicU64,
-    /// When it was tried in vain; 0 if it was not.
+    /// Since when it has not been known to hear; 0 if it is, or if there is none.
     deaf_since: AtomicU64,
 }
 
@@ -95,6 +98,7 @@ impl Shared {
             proof: Mutex::new(Some(sender)),
         });
         let Ok(live) = this.ear_link.make(pushes).await else { return };
+        this.ear.deaf_since.store(Instant::now().as_nanos(), Ordering::Relaxed); // until it is known to hear
         let channel = this.layout.channel(this.me);
         if live.batch(&format!("LISTEN \"{channel}\""), "listening").await.is_err() {
             return;
@@ -107,7 +111,6 @@ impl Shared {
         if !matches!(tokio::time::timeout(PROOF_LIMIT, told).await, Ok(Some(()))) {
             // Nobody else should get what is sent to us: whoever has the pooler's connection next.
             let _ = live.batch(&format!("UNLISTEN \"{channel}\""), "listening no more").await;
-            this.ear.deaf_since.store(Instant::now().as_nanos(), Ordering::Relaxed);
             return;
         }
         this.ear.listens.store(true, Ordering::Release);
@@ -120,13 +123,26 @@ impl Shared {
     /// waited for: it lets nobody in, and may last for hours. One that is about to have it hides from us who is there before it, as do very
     /// many names: whom those let in, the next beat finds.
     async fn start_being_told(&self, live: &Live) {
-        if live.send(&self.verbs.hear(self.me), "listening").await.is_ok()
-            && live.send(&self.verbs.outlast(self.me), "listening").await.is_ok()
-        {
+        let mut tries = 0;
+        let told = loop {
+            let asked = match live.send(&self.verbs.hear(self.me), "listening").await {
+                Ok(_) => live.send(&self.verbs.outlast(self.me), "listening").await,
+                failed => failed,
+            };
+            tries += 1;
+            match asked {
+                // Where transactions are REPEATABLE READ by default, whoever was at the row meanwhile is in the way.
+                Err(failure) if failure.again && live.is_open() && tries < TRIES => {}
+                asked => break asked.is_ok(),
+            }
+        };
+        if told {
             self.listener().listening();
+            self.ear.deaf_since.store(0, Ordering::Relaxed);
         }
         if !live.is_open() {
-            self.silenced();
+            self.ear.listens.store(false, Ordering::Release);
+            self.listener().silenced(); // also where that was said before we said that we listen
         }
     }
 

@@ -154,7 +154,11 @@ impl Layout {
         let tables = TABLES.map(|table| self.full(table)).join(", ");
         vec![
             format!("GRANT USAGE ON SCHEMA \"{}\" TO {user};", self.schema),
-            format!("GRANT SELECT, INSERT, UPDATE, DELETE ON {tables}, {} TO {user};", self.full("session")),
+            format!(
+                "GRANT SELECT, INSERT, UPDATE, DELETE ON {tables}, {}, {} TO {user};",
+                self.full("session"),
+                self.full("seeded")
+            ),
             format!("GRANT SELECT, UPDATE ON {} TO {user};", self.full("token")),
         ]
     }

@@ -239,10 +239,12 @@ impl Ear {
         let Some(waiter) = waits.waiters.get_mut(&id) else { return };
         waiter.last = last.or(waiter.last);
         waiter.heard = now;
-        let mut due = change_in.map_or(beat, |change_in| beat.min(now + change_in));
+        let longest = LONGEST_PACE.min(waiter.handover_ttl / 4).max(SHORTEST_PACE);
+        let pace = (now.since(waiter.since) / PART).clamp(SHORTEST_PACE, longest);
+        // What time has ended and nobody could let go of yet: somebody's own transaction may have the name for hours.
+        let soonest = |change_in: Duration| if change_in.is_zero() { pace } else { change_in };
+        let mut due = change_in.map_or(beat, |change_in| beat.min(now + soonest(change_in)));
         if !told && leads {
-            let longest = LONGEST_PACE.min(waiter.handover_ttl / 4).max(SHORTEST_PACE);
-            let pace = (now.since(waiter.since) / PART).clamp(SHORTEST_PACE, longest);
             due = due.min(now + pace);
         }
         waiter.due = Some(due);

@@ -67,7 +67,8 @@ pub trait Desk: Send + Sync + 'static {
     /// Asks for claims, all in one commit, in the order of their names. An answer for each, in the same order.
     fn ask<'a>(&'a self, asks: &'a [Asking]) -> BoxFuture<'a, Answer<Vec<Asked>>>;
 
-    /// Ends claims, all in one commit, in the order of their names. On a connection that asks do not hold up.
+    /// Ends claims, all in one commit, in the order of their names. On a connection that
+    /// asks do not hold up, or on one that is idle when it is looked at.
     fn end<'a>(&'a self, ends: &'a [Ending]) -> BoxFuture<'a, Answer<Vec<Ended>>>;
 
     /// Renews holds, an answer for each. Dropped, it took too long: the connection that carried it carries nothing more.

@@ -59,6 +59,8 @@ pub(super) struct Entry<X> {
     pub(super) before: Option<Claim>,
     /// When its end was last asked for.
     pub(super) given_up: Option<Instant>,
+    /// Whoever ends it has this.
+    pub(super) ending: Arc<tokio::sync::Mutex<()>>,
     /// Room for its session, where it has one of its own.
     pub(super) room: Option<OwnedSemaphorePermit>,
 }
@@ -192,7 +194,18 @@ impl<X: Session> Book<X> {
         }
         let (claim, seat) = (claim.clone(), Arc::clone(seat));
         let had_since = Instant::now();
-        let entry = Entry { claim, seat, stage, asked: None, broken: false, had_since, before: None, given_up: None, room };
+        let entry = Entry {
+            claim,
+            seat,
+            stage,
+            asked: None,
+            broken: false,
+            had_since,
+            before: None,
+            given_up: None,
+            ending: Arc::default(),
+            room,
+        };
         self.claims.insert(entry.claim.id, entry);
     }
 
@@ -262,7 +275,8 @@ impl<X: Session> Book<X> {
     /// Holds that were not renewed in time, and claims whose end nobody has asked for again for that long.
     pub(super) fn expired(&self, now: Instant, patience: Duration) -> Vec<Claim> {
         let is_over = |entry: &&Entry<X>| match entry.stage {
-            Stage::Held { expires, .. } => expires <= now,
+            // One that is being shown cannot be ended yet, and is asked for again later.
+            Stage::Held { expires, .. } => expires <= now && entry.given_up.is_none_or(|last| last + patience <= now),
             _ => entry.given_up.is_some_and(|last| last + patience <= now),
         };
         self.claims.values().filter(is_over).map(|entry| entry.claim.clone()).collect()
@@ -306,7 +320,10 @@ impl<X: Session> Book<X> {
     /// When something is next to be done.
     pub(super) fn next(&self, patience: Duration) -> Instant {
         let claims = self.claims.values().filter_map(|entry| match entry.stage {
-            Stage::Held { expires, shown, .. } => Some(shown.due().map_or(expires, |at| at.min(expires))),
+            Stage::Held { expires, shown, .. } => {
+                let ends = entry.given_up.map_or(expires, |last| expires.max(last + patience));
+                Some(shown.due().map_or(ends, |at| at.min(ends)))
+            }
             _ => entry.given_up.map(|last| last + patience),
         });
         let places = self.places.iter().filter(|place| place.names.is_empty()).map(|place| {

@@ -2,7 +2,8 @@
 //!
 //! Who can interleave: a claim's end with its own ask, whose caller has gone; with the heart that shows its hold; with a change
 //! of its mode. The ask cannot send anything any more, so that the end comes after it on its session. The other two have the
-//! session's pen, and the end waits for it. A server may grant at the very moment in which it gives up waiting, or is told to:
+//! session's pen, and the end waits for it. Two ends of one claim (somebody broke it, and its holder lets go) come one after the other:
+//! an end that was sent after the other's answer would let go of what the next claim has of the same name. A server may grant at the very moment in which it gives up waiting, or is told to:
 //! so whatever was not answered with a plain "granted" is looked for and let go.
 //!
 //! Whoever asked for an end gives up after a while without an answer, and the session may live on with what it has: the heart asks
@@ -29,12 +30,18 @@ impl<S: Server> Inner<S> {
     /// # Cancel safety
     /// Dropped, nothing is known; call it again.
     pub(super) async fn end(self: &Arc<Self>, claim: &Claim) -> Result<()> {
+        let ending = {
+            let mut book = self.book();
+            if book.pass_on(claim) {
+                return Ok(());
+            }
+            let Some(entry) = book.entry(claim.id) else { return Ok(()) };
+            Arc::clone(&entry.ending)
+        };
+        let _alone = ending.lock().await;
         loop {
             let (seat, stage) = {
                 let mut book = self.book();
-                if book.pass_on(claim) {
-                    return Ok(());
-                }
                 let Some(entry) = book.entry(claim.id) else { return Ok(()) };
                 let (seat, stage) = (Arc::clone(&entry.seat), entry.stage);
                 entry.given_up = Some(Instant::now());
@@ -166,14 +173,16 @@ impl<S: Server> Inner<S> {
     ) -> Result<Option<Grant>> {
         let since = Instant::now() - held.age;
         let sent = Instant::now();
-        let changed = if is_of_this_hold && (held.mode != to || to == Mode::Exclusive) {
-            seat.session.convert(claim, held, to).await
-        } else {
+        let changing = async {
+            if is_of_this_hold && (held.mode != to || to == Mode::Exclusive) {
+                return seat.session.convert(claim, held, to).await;
+            }
             seat.session.ping().await.map(|mail| {
                 self.deliver(mail);
                 Some(held.token) // the answer to the first time was lost
             })
         };
+        let changed = timeout(self.server.limits().answer, changing).await.unwrap_or_else(|_| Err(self.silent()));
         let stage = |token, mode, expires| {
             // Others may see it as it was before, or not as a hold at all: it is shown anew.
             Stage::Held { token, mode, since, expires, shown: Shown::anew(held.shown, sent) }

@@ -119,8 +119,9 @@ impl<X: Session> Book<X> {
         let before = matches!(stage, Stage::Held { shown: Shown::AsWaiting(_), .. }).then(|| claim.clone());
         let _ = next.tell.send(Some(Arc::clone(&seat))); // it listens: nobody stops without the book
         let stage = Stage::Unknown; // until its token is drawn
+        let (given_up, ending) = (None, Arc::default());
         let entry =
-            Entry { claim: next.claim, seat, stage, asked: None, broken: false, had_since, before, given_up: None, room };
+            Entry { claim: next.claim, seat, stage, asked: None, broken: false, had_since, before, given_up, ending, room };
         self.claims.insert(entry.claim.id, entry);
         true
     }

@@ -135,7 +135,8 @@ BEGIN
 END $$;
 
 -- Sets the tokens to the clock if they are behind it: by more than a second, so that two who do so do not meet those who draw
--- one; or since before the server started, when it may have forgotten some.
+-- one; or since before the server started, or one of its processes crashed, when it may have forgotten some. They are never set ahead of
+-- the clock: what was forgotten is behind it then.
 CREATE OR REPLACE FUNCTION {session_seed}() RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
   clock bigint;
@@ -143,8 +144,9 @@ DECLARE
 BEGIN
   PERFORM pg_advisory_xact_lock({lock_space}(), 7);
   clock := extract(epoch FROM clock_timestamp()) * 1000000;
-  IF (SELECT last_value FROM {token}) < greatest(started, clock - 1000000) THEN
+  IF NOT EXISTS (SELECT FROM {seeded}) OR (SELECT last_value FROM {token}) < greatest(started, clock - 1000000) THEN
     -- A clock that was set back since the start does not take them along.
     PERFORM setval('{token}', greatest(clock, started, (SELECT last_value FROM {token})));
+    INSERT INTO {seeded} DEFAULT VALUES ON CONFLICT DO NOTHING;
   END IF;
 END $$;

@@ -36,3 +36,5 @@ END $$;
 
 -- Tokens. Whoever connects sets it to the clock, in microseconds, if that is ahead: so it goes up whatever the server forgets.
 CREATE SEQUENCE IF NOT EXISTS {token};
+-- Has a row while the server remembers every token that it gave: a crash empties it, and nobody waited for the tokens to be on the disk.
+CREATE UNLOGGED TABLE IF NOT EXISTS {seeded} (one boolean PRIMARY KEY DEFAULT true);
