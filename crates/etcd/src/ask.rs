@@ -159,15 +159,22 @@ impl Inner {
     }
 
     /// Notes on which lease a claim is going to be, and under which key.
-    fn enter(&self, claim: &Claim, on: &OnLease) -> Vec<u8> {
+    pub(crate) fn enter(&self, claim: &Claim, on: &OnLease) -> Vec<u8> {
         let mut table = self.table();
         let seat = table.seat(claim);
         let key = self.schema.key(claim, seat, on.lease().id);
+        let mut before = Vec::new();
         if let Some(entry) = table.claims.get_mut(&claim.id) {
             (entry.revision, entry.stage, entry.under_way) = (0, Stage::Asking, true);
+            (entry.gone, entry.asked) = (false, None);
             entry.on = Some(on.clone());
+            before.clone_from(&entry.key);
         }
         table.name(claim.id, &key);
+        drop(table);
+        if !before.is_empty() && before != key {
+            self.ear.gone_here(&before, None); // nobody else would end its watch
+        }
         key
     }
 
@@ -205,7 +212,7 @@ impl Inner {
         match answer {
             Ok(Answer { value, clean, .. }) => {
                 if let Some(entry) = self.table().claims.get_mut(&claim.id) {
-                    entry.under_way = false;
+                    entry.under_way = !value.succeeded; // what was refused may have a key from before: see `refused`
                     entry.copied |= !clean;
                 }
                 let (revision, succeeded) = (value.revision(), value.succeeded);
@@ -246,6 +253,7 @@ impl Inner {
             if value.closing {
                 // Broken, or let go before its minimum hold was over: it stays, and the claim waits for it like everybody else.
                 self.ear.gone_here(key, None);
+                self.nothing_came_of_it(claim);
                 self.table().move_over(claim.id);
                 return Ok(Some(false));
             }
@@ -255,9 +263,11 @@ impl Inner {
             let Some(on) = on.filter(|_| is_mine) else { return Ok(None) };
             if let Some(entry) = self.table().claims.get_mut(&claim.id) {
                 (entry.revision, entry.written, entry.on) = (kv.create_revision, kv.mod_revision, Some(on));
+                (entry.under_way, entry.asked) = (false, value.asked);
             }
             return Ok(Some(true));
         }
+        self.nothing_came_of_it(claim);
         if !ended.kvs.is_empty() {
             let what = "this claim was ended before its request arrived";
             return Err(Error::new(ErrorKind::Unavailable, what).with_hint("Ask again: that is another claim"));
@@ -277,6 +287,13 @@ impl Inner {
             }
         }
         Ok(Some(false))
+    }
+
+    /// An ask was answered, and left nothing: the claim has nothing to be ended.
+    fn nothing_came_of_it(&self, claim: &Claim) {
+        if let Some(entry) = self.table().claims.get_mut(&claim.id) {
+            entry.under_way = false;
+        }
     }
 
     /// An earlier copy of the ask put the key on a lease that is over by now: it would vanish under whoever relies on it.
@@ -379,7 +396,7 @@ impl Inner {
     fn joined(self: &Arc<Self>, claim: &Claim, revision: i64) {
         let mut table = self.table();
         let Some(entry) = table.claims.get_mut(&claim.id) else { return };
-        (entry.revision, entry.stage) = (revision, Stage::Waiting);
+        (entry.revision, entry.stage, entry.gone) = (revision, Stage::Waiting, false);
         entry.written = entry.written.max(revision);
         let key = entry.key.clone();
         let keep_by = entry.on.as_ref().map(|on| on.lease().base() + entry.trusted() / 3);
@@ -390,10 +407,11 @@ impl Inner {
         }
     }
 
-    /// A claim is in: its window, as its lease has it. `None` if that is over, and then it is as if it had never been asked for.
+    /// A claim is in: its window, as its lease has it. `None` if that is over, or its key gone, and then it is as if it had never
+    /// been asked for.
     pub(crate) fn granted(&self, claim: &Claim, token: i64) -> Option<Grant> {
         let mut table = self.table();
-        let entry = table.claims.get_mut(&claim.id)?;
+        let entry = table.claims.get_mut(&claim.id).filter(|entry| !entry.gone)?;
         let lease = entry.on.as_ref().map(|on| Arc::clone(on.lease()))?;
         let now = Instant::now();
         let trusted = entry.trusted();

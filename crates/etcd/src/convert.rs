@@ -7,7 +7,8 @@
 //! Who can interleave: it is a look and then a transaction that does nothing unless what was seen still stands. Whoever may
 //! have come in between did so by writing a key, which is compared over the whole line. Readers who wait already look only at the
 //! writers before them, and would not see the new key when those are gone: while one waits, nobody becomes the writer. A copy that
-//! arrives late finds another revision, and does nothing.
+//! arrives late finds another revision, and does nothing. Whoever ends or breaks the hold at that moment cannot know of the second key: it
+//! is always removed along with the first.
 
 use std::sync::Arc;
 
@@ -48,17 +49,12 @@ impl Inner {
                 Plan::No => return Ok(None),
                 Plan::Done(token) => token,
                 Plan::Do(txn, token, mode) => {
-                    if mode == Mode::Exclusive
-                        && let Some(entry) = self.table().claims.get_mut(&claim.id)
-                    {
-                        entry.beside = true; // before it is sent: its end must remove what may be there
-                    }
                     let answer = self.txn("converting an rw lock", txn).await?.value;
                     if !answer.succeeded {
                         continue; // something has changed: look again
                     }
                     if mode == Mode::Shared {
-                        self.ear.gone_here(&self.schema.beside(claim, &self.key_of(claim)), None);
+                        self.ear.gone_here(&self.schema.beside(&claim.name, &self.key_of(claim)), None);
                     }
                     token.unwrap_or(Token::new(answer.revision() as u64))
                 }
@@ -107,7 +103,7 @@ fn plan(schema: &Schema, claim: &Claim, line: &[Ticket], mine: usize, to: Mode, 
     let readers_wait = line.iter().any(|ticket| !ticket.holds && ticket.mode == Mode::Shared);
     let is_of_this_hold = token == known;
     let unchanged_place = unchanged(&ticket.kv.key, ticket.kv.mod_revision);
-    let beside = schema.beside(claim, &ticket.kv.key);
+    let beside = schema.beside(&claim.name, &ticket.kv.key);
     let beside_is = |revision| unchanged(&beside, revision);
     match (had, to) {
         (Mode::Exclusive, Mode::Shared) if is_of_this_hold => {

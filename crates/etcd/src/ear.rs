@@ -61,6 +61,8 @@ struct State {
     unanswered: VecDeque<i64>,
     last_id: i64,
     last_subscriber: u64,
+    /// How many there are.
+    subscribers: usize,
     /// Keys that are to be watched then, if anybody still wants it.
     soon: VecDeque<(Instant, Vec<u8>)>,
     out: Option<UnboundedSender<WatchRequest>>,
@@ -115,6 +117,7 @@ impl Subscription {
 impl Drop for Subscription {
     fn drop(&mut self) {
         let mut state = self.ear.state();
+        state.subscribers = state.subscribers.saturating_sub(1);
         if let Some(watched) = state.watched.get_mut(&self.key) {
             watched.subscribers.retain(|(number, _)| *number != self.number);
         }
@@ -175,6 +178,7 @@ impl Ear {
         let (sender, told) = unbounded_channel();
         let mut state = self.state();
         state.last_subscriber += 1;
+        state.subscribers += 1;
         let number = state.last_subscriber;
         let mut is_new = false;
         let watched = state.watched.entry(key.to_vec()).or_insert_with(|| {
@@ -193,7 +197,8 @@ impl Ear {
         } else if is_new {
             state.soon.push_back((Instant::now() + SOON, key.to_vec()));
         }
-        let must_ring = state.out.is_none() || (is_new && ours.is_some());
+        // The first one wants the stream to be looked after more often.
+        let must_ring = state.out.is_none() || (is_new && ours.is_some()) || state.subscribers == 1;
         drop(state);
         if must_ring {
             self.bell.notify_one();

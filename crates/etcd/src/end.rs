@@ -13,7 +13,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::{Claim, ClaimId, Instant, Result};
+use tenure_core::{Claim, ClaimId, Instant, Kind, Result};
 
 use crate::codec::Value;
 use crate::config::Layout;
@@ -29,6 +29,7 @@ struct Ending {
     key: Vec<u8>,
     revision: i64,
     doubtful: bool,
+    /// There may be a key beside its own: any rw lock may be converted at this moment.
     beside: bool,
     held: bool,
     /// For how much longer the name must stay closed.
@@ -53,7 +54,7 @@ impl Inner {
             Ok(()) => {
                 self.forget(claim.id);
                 if ending.beside {
-                    self.ear.gone_here(&self.schema.beside(claim, &ending.key), None);
+                    self.ear.gone_here(&self.schema.beside(&claim.name, &ending.key), None);
                 }
                 Ok(())
             }
@@ -97,7 +98,7 @@ impl Inner {
             key: entry.key.clone(),
             revision: entry.revision,
             doubtful: entry.is_doubtful(),
-            beside: entry.beside,
+            beside: entry.claim.kind == Kind::RwLock,
             held: matches!(entry.stage, Stage::Held { .. }) && entry.revision > 0,
             closed_for,
             on: entry.on.clone(),
@@ -123,7 +124,7 @@ impl Inner {
         };
         let mut deletes = vec![delete(&ending.key)];
         if ending.beside {
-            deletes.push(delete(&self.schema.beside(claim, &ending.key)));
+            deletes.push(delete(&self.schema.beside(&claim.name, &ending.key)));
         }
         if ending.doubtful {
             let lease = match self.marks().await {
@@ -182,7 +183,7 @@ impl Inner {
         let value = Value { closing: true, ttl: ending.closed_for, token, ..Value::of(claim) };
         let mut success = vec![put(&ending.key, value.encode(), lease.id)];
         if ending.beside {
-            success.push(delete(&self.schema.beside(claim, &ending.key)));
+            success.push(delete(&self.schema.beside(&claim.name, &ending.key)));
         }
         let txn = TxnRequest { compare: vec![created_at(&ending.key, ending.revision)], success, failure: Vec::new() };
         let answer = self.txn("keeping a name closed", txn).await.map_err(|failure| failure.error)?;
@@ -194,7 +195,6 @@ impl Inner {
         if let Some(entry) = self.table().claims.get_mut(&claim.id) {
             entry.stage = Stage::Closing;
             entry.expires = opens;
-            entry.beside = false;
             entry.on = Some(OnLease::of(&Arc::new(lease)));
         }
         self.beat_by(opens);
@@ -203,7 +203,7 @@ impl Inner {
 
     /// An rw lock's token would change with the writing: it is kept in words.
     async fn token_of(&self, claim: &Claim, ending: &Ending) -> Result<Option<u64>> {
-        if claim.kind != tenure_core::Kind::RwLock {
+        if claim.kind != Kind::RwLock {
             return Ok(None);
         }
         let ticket = self.ticket(claim).await.map_err(|failure| failure.error)?;

@@ -135,13 +135,13 @@ impl Inner {
         }
         // To wait for whoever makes one is part of the limit: where nobody answers, all hear so at the same time.
         let (limit, came) = (self.settings.answer_limit, Instant::now());
-        let making = tokio::time::timeout(limit, self.leases.making.lock()).await;
+        let making = tokio::time::timeout(limit, link.making.lock()).await;
         let _alone = making.map_err(|_| link.silence(limit, "making a lease"))?;
         if let Some(on) = self.leases.get(seconds, Instant::now()) {
             return Ok((on, false));
         }
         let lease = self.grant_within((came + limit).since(Instant::now()), seconds, link).await?;
-        Ok((self.leases.add(lease), false))
+        Ok((self.leases.add(lease, Instant::now()), false))
     }
 
     /// The same, which is not about to end: what is moved to it must not go with it.
@@ -221,7 +221,7 @@ impl Inner {
             let table = self.table();
             table.claims.iter().filter(|(_, entry)| entry.is_on(lease)).map(|(id, _)| *id).collect()
         };
-        lost.into_iter().for_each(|id| self.key_is_gone(id));
+        lost.into_iter().for_each(|id| self.key_is_gone(id, |entry| entry.is_on(lease)));
     }
 
     /// What marks of ended claims are on: it lasts longer than any ask may be on its way.
@@ -239,15 +239,16 @@ impl Inner {
 
     // What the server says.
 
-    /// A claim's own key is not there any more.
-    pub(crate) fn key_is_gone(&self, id: ClaimId) {
+    /// A claim's own key is not there any more, if it still is the one that this was said of: it may have been asked anew since.
+    pub(crate) fn key_is_gone(&self, id: ClaimId, is_that_one: impl FnOnce(&Entry) -> bool) {
         let mut table = self.table();
-        let Some(entry) = table.claims.get_mut(&id) else { return };
+        let Some(entry) = table.claims.get_mut(&id).filter(|entry| is_that_one(entry)) else { return };
         if entry.ending {
             return; // that is our own doing
         }
         match entry.stage {
             Stage::Asking | Stage::Waiting => {
+                entry.gone = true;
                 if let Some(signal) = &entry.signal {
                     let _ = signal.send(());
                 }
@@ -270,11 +271,7 @@ impl Inner {
         match own {
             Own::Told(id, Told::Gone(revision)) => {
                 // A key is used again: what was before the claim is not about it.
-                let is_of_it = |entry: &Entry| entry.revision > 0 && entry.revision < revision;
-                let is_gone = self.table().claims.get(&id).is_some_and(is_of_it);
-                if is_gone {
-                    self.key_is_gone(id);
-                }
+                self.key_is_gone(id, |entry| entry.revision > 0 && entry.revision < revision);
             }
             Own::Told(id, Told::Put(kv)) => self.own_value(id, &kv),
             Own::Told(_, Told::Live | Told::Over(_) | Told::Refused(_)) => {}
@@ -292,8 +289,8 @@ impl Inner {
             let mut table = self.table();
             let Some(entry) = table.claims.get_mut(&id).filter(|entry| entry.revision == kv.create_revision) else { return };
             let held = matches!(entry.stage, Stage::Held { .. });
-            if held && value.asked.is_some() {
-                entry.asked.clone_from(&value.asked);
+            if value.asked.is_some() {
+                entry.asked.clone_from(&value.asked); // it may hold and not have heard of it yet: its first renewal says so
             }
             // Once it was let go, it is its own minimum hold that keeps the name closed.
             let broken = value.closing && entry.given_up.is_none();
@@ -301,7 +298,7 @@ impl Inner {
             (held, broken)
         };
         match value.asked {
-            _ if broken => self.key_is_gone(id),
+            _ if broken => self.key_is_gone(id, |entry| entry.revision == kv.create_revision),
             _ if !held => {}
             Some(ask) => {
                 if let Some(news) = self.news.get() {
@@ -321,7 +318,7 @@ impl Inner {
         if let Ok(answer) = looked {
             match answer.value.kvs.first() {
                 Some(kv) => self.own_value(id, kv),
-                None => self.key_is_gone(id),
+                None => self.key_is_gone(id, |entry| was_there(entry, &key, answer.value.revision())),
             }
         }
     }
@@ -395,6 +392,11 @@ impl Inner {
         self.table().leave(&entry); // in this order: whoever is told must not take it for the next one's
         Some(entry)
     }
+}
+
+/// Whether a claim was under this key already at this revision: if not, a read that found nothing there says nothing of it.
+fn was_there(entry: &Entry, key: &[u8], revision: i64) -> bool {
+    entry.key == key && entry.revision > 0 && entry.revision <= revision
 }
 
 /// How long nobody has tried to end a claim before that is taken up here: longer than those who try pause in between.
@@ -494,6 +496,10 @@ async fn hear(inner: &Weak<Inner>, ear: &Arc<Ear>, member: &Member, moved: &Noti
     let mut next_beat = Instant::now() + BEAT;
     loop {
         let next = ear.due(Instant::now());
+        let soon = Instant::now() + BEAT;
+        if next_beat > soon && ear.wants().1 {
+            next_beat = soon; // somebody came to wait since
+        }
         tokio::select! {
             message = stream.message() => {
                 let Ok(Some(response)) = message else { return Ended::Member };

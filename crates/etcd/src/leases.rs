@@ -60,6 +60,11 @@ impl Lease {
     pub(crate) fn lasts(&self) -> Duration {
         Duration::from_secs(self.seconds)
     }
+
+    /// Whether it is surely not over yet.
+    fn surely_lasts(&self, now: Instant) -> bool {
+        !self.is_dead() && self.base() + self.lasts() > now
+    }
 }
 
 /// Being on a lease: as long as this is there, nobody revokes it for want of users.
@@ -95,8 +100,6 @@ impl Drop for OnLease {
 #[derive(Default)]
 pub(crate) struct Leases {
     by_seconds: Mutex<HashMap<u64, Arc<Lease>>>,
-    /// One at a time makes a lease; the others then find it.
-    pub(crate) making: tokio::sync::Mutex<()>,
     /// What marks of ended claims are on, and when it was made.
     pub(crate) marks: tokio::sync::Mutex<Option<(i64, Instant)>>,
 }
@@ -110,7 +113,7 @@ impl Leases {
     pub(crate) fn get(&self, seconds: u64, now: Instant) -> Option<OnLease> {
         let mut map = self.map();
         let lease = map.get(&seconds)?;
-        if lease.is_dead() || lease.base() + lease.lasts() <= now {
+        if !lease.surely_lasts(now) {
             map.remove(&seconds);
             return None;
         }
@@ -121,13 +124,18 @@ impl Leases {
     pub(crate) fn by_id(&self, id: i64, now: Instant) -> Option<OnLease> {
         let map = self.map();
         let lease = map.values().find(|lease| lease.id == id)?;
-        (!lease.is_dead() && lease.base() + lease.lasts() > now).then(|| OnLease::of(lease))
+        lease.surely_lasts(now).then(|| OnLease::of(lease))
     }
 
-    pub(crate) fn add(&self, lease: Lease) -> OnLease {
+    /// Adds a lease, unless somebody on another link was quicker: then it is theirs, and this one ends by itself.
+    pub(crate) fn add(&self, lease: Lease, now: Instant) -> OnLease {
+        let mut map = self.map();
+        if let Some(there) = map.get(&lease.seconds).filter(|there| there.surely_lasts(now)) {
+            return OnLease::of(there);
+        }
         let lease = Arc::new(lease);
         let user = OnLease::of(&lease);
-        self.map().insert(lease.seconds, lease);
+        map.insert(lease.seconds, lease);
         user
     }
 
@@ -175,7 +183,7 @@ mod tests {
     fn what_is_used_is_not_revoked() {
         let leases = Leases::default();
         let now = Instant::now();
-        let user = leases.add(Lease::new(1, 30, now));
+        let user = leases.add(Lease::new(1, 30, now), now);
         assert!(leases.unused().is_empty());
         let twin = leases.get(30, now).expect("it is there");
         drop(user);
@@ -189,9 +197,19 @@ mod tests {
     fn what_may_be_over_is_not_used() {
         let leases = Leases::default();
         let now = Instant::now();
-        leases.add(Lease::new(1, 2, now));
+        leases.add(Lease::new(1, 2, now), now);
         assert!(leases.get(2, now + Duration::from_secs(1)).is_some());
         assert!(leases.get(2, now + Duration::from_secs(2)).is_none());
+    }
+
+    #[test]
+    fn of_two_that_are_made_at_once_the_first_is_used() {
+        let leases = Leases::default();
+        let now = Instant::now();
+        let first = leases.add(Lease::new(1, 30, now), now);
+        assert_eq!(leases.add(Lease::new(2, 30, now), now).lease().id, 1);
+        first.lease().die();
+        assert_eq!(leases.add(Lease::new(3, 30, now), now).lease().id, 3, "unless it is dead");
     }
 
     #[test]

@@ -34,6 +34,8 @@ pub(crate) struct Link {
     moves: AtomicU64,
     channels: Mutex<HashMap<usize, Channel>>,
     login: Arc<Login>,
+    /// One at a time makes a lease over it; the others then find that. Each link has its own: renewals must not queue behind asks.
+    pub(crate) making: tokio::sync::Mutex<()>,
     /// Rings when it moves on.
     pub(crate) moved: Arc<Notify>,
 }
@@ -89,6 +91,7 @@ impl Link {
             moves: AtomicU64::new(first),
             channels: Mutex::default(),
             login: Arc::clone(login),
+            making: tokio::sync::Mutex::default(),
             moved: Arc::default(),
         }
     }

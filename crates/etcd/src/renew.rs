@@ -99,14 +99,19 @@ impl Inner {
             return Ok(());
         }
         let to = self.lasting_lease(seconds(claim), claim.ttl, link).await?;
-        let Some(txn) = self.table().claims.get(&claim.id).and_then(|entry| moving(entry, to.lease())) else {
-            return Ok(());
+        let txn = {
+            let mut table = self.table();
+            let Some(entry) = table.claims.get_mut(&claim.id) else { return Ok(()) };
+            let Some(txn) = moving(entry, to.lease()) else { return Ok(()) };
+            entry.moving_to = Some(to.clone()); // dropped or without an answer, it may be done: nobody may revoke that lease
+            txn
         };
         let answer = self.txn_over(link, "renewing a hold", txn).await?.value;
-        if let Some(entry) = self.table().claims.get_mut(&claim.id)
-            && (answer.succeeded || answer.reads().iter().flatten().any(|kv| was_moved(entry, kv, to.lease())))
-        {
-            entry.on = Some(to);
+        if let Some(entry) = self.table().claims.get_mut(&claim.id) {
+            entry.moving_to = None;
+            if answer.succeeded || answer.reads().iter().flatten().any(|kv| was_moved(entry, kv, to.lease())) {
+                entry.on = Some(to);
+            }
         }
         Ok(()) // where there is no key any more, its lease's keys say so
     }

@@ -152,10 +152,10 @@ impl Schema {
         format!("{}{}/{mode}/{seat}", self.of(&claim.name), tag(claim.kind, claim.mode)).into_bytes()
     }
 
-    /// The key beside that of a claim, once a reader became the writer.
-    pub(crate) fn beside(&self, claim: &Claim, key: &[u8]) -> Vec<u8> {
+    /// The key beside that of an rw lock's claim, once a reader became the writer.
+    pub(crate) fn beside(&self, name: &LockName, key: &[u8]) -> Vec<u8> {
         let seat = key.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-        let mut beside = format!("{}{}/x/", self.of(&claim.name), tag(claim.kind, claim.mode)).into_bytes();
+        let mut beside = format!("{}{}/x/", self.of(name), tag(Kind::RwLock, Mode::Exclusive)).into_bytes();
         beside.extend_from_slice(seat);
         beside.push(b'~');
         beside

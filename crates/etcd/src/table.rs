@@ -37,9 +37,11 @@ pub(crate) struct Entry {
     pub(crate) token: i64,
     pub(crate) stage: Stage,
     pub(crate) on: Option<OnLease>,
+    /// The lease that it may be on already: it was to be moved there, and no answer came.
+    pub(crate) moving_to: Option<OnLease>,
     /// When it ends in the store unless it is renewed: the lease may be kept alive by others, so this client ends it then.
     pub(crate) expires: Instant,
-    /// An ask of it was sent and not answered yet.
+    /// An ask of it was sent and not answered yet, or refused, perhaps since its key is there from before: nobody knows yet.
     pub(crate) under_way: bool,
     /// A copy of an ask of it may be on its way, though another was answered.
     pub(crate) copied: bool,
@@ -47,9 +49,9 @@ pub(crate) struct Entry {
     /// How many ends of it that compare nothing may be on their way, or breaks that left its key to keep the name closed: nobody
     /// may have its key after it.
     pub(crate) loose: u32,
-    /// It became the writer: there is a key beside its own.
-    pub(crate) beside: bool,
     pub(crate) asked: Option<Ask>,
+    /// Its key was seen to be gone while it was asked for or in line: what is seen of that line grants nothing.
+    pub(crate) gone: bool,
     /// Its end is being asked for.
     pub(crate) ending: bool,
     /// When its end was last asked for, unless it was asked for itself after that: nobody needs it any more.
@@ -68,13 +70,14 @@ impl Entry {
             token: 0,
             stage: Stage::Asking,
             on: None,
+            moving_to: None,
             expires: Instant::NEVER,
             under_way: false,
             copied: false,
             seat: None,
             loose: 0,
-            beside: false,
             asked: None,
+            gone: false,
             ending: false,
             given_up: None,
             signal: None,

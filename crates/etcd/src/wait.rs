@@ -130,9 +130,13 @@ impl Inner {
         }
         match self.granted(claim, token) {
             Some(grant) => Some(Waited::Granted(grant)),
-            None if on.lease().is_dead() => Some(Waited::Gone),
+            None if on.lease().is_dead() || self.lost_its_place(claim) => Some(Waited::Gone),
             None => None,
         }
+    }
+
+    fn lost_its_place(&self, claim: &Claim) -> bool {
+        self.table().claims.get(&claim.id).is_none_or(|entry| entry.gone)
     }
 
     fn trust(&self, claim: &Claim) -> Option<(OnLease, Duration)> {

@@ -107,7 +107,7 @@ async fn alone_it_is_one_statement_each_way() {
         }
         let seen = since(&before, statements(&server));
         let prepared = counter(&server, "Com_stmt_prepare") - prepared;
-        println!("{PAIRS} pairs: {seen:?}, prepared {prepared} times");
+        eprintln!("{PAIRS} pairs: {seen:?}, prepared {prepared} times");
         // A name that was not used for a second may be tidied, and is then asked for by a procedure once more.
         let plain = if prepares { seen["SET"] } else { seen["ask"] + seen["end"] };
         assert!(plain > PAIRS, "{seen:?}");

@@ -94,3 +94,23 @@ fn who_is_refused_is_known_by_the_order() {
     assert!(matches!(told(&mut first)[..], [Told::Live, Told::Live]));
     assert!(matches!(told(&mut second)[..], [Told::Refused(_)]));
 }
+
+/// Who comes to wait where nobody did is heard of at once: the stream must be looked after more often.
+#[tokio::test]
+async fn the_first_who_waits_rings() {
+    let ear = Arc::new(Ear::default());
+    let _requests = ear.opened();
+    let rings = async || {
+        tokio::select! {
+            biased;
+            () = ear.bell.notified() => true,
+            () = std::future::ready(()) => false,
+        }
+    };
+    for _ in 0..2 {
+        let _first = ear.subscribe(b"x", b"", None);
+        assert!(rings().await);
+        let _second = ear.subscribe(b"y", b"", None);
+        assert!(!rings().await);
+    }
+}

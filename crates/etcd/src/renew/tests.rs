@@ -64,13 +64,34 @@ async fn the_first_renewal_does_not_wait_for_the_others() {
     let claim = mutex("renewed beside a silent member");
     handed_over(&inner, &claim).await;
     inner.asks.leave(inner.asks.number());
+    assert!(!inner.leases.unused().is_empty(), "another lease is to be made");
+    let making = inner.asks.making.lock().await; // somebody makes one, of the silent member
     assert!(is_at_server(&inner.keep) && !is_at_server(&inner.asks));
     let renewed = in_time("the renewal", inner.renew(std::slice::from_ref(&claim))).await;
     assert!(matches!(renewed[..], [Ok(Renewal::Held { .. })]), "{renewed:?}");
     assert_eq!(on(&inner, &claim).lease().seconds, seconds(&claim), "it has its whole ttl");
+    drop(making);
     let number = inner.asks.number(); // read first: whoever listens may find it silent, too, and move on by itself
     if !is_at_server(&inner.asks) {
         inner.asks.leave(number);
     }
+    inner.end(&claim, std::time::Duration::ZERO).await.unwrap();
+}
+
+/// Dropped on its way, a move may have been done: nobody revokes the lease that the hold may be on.
+#[tokio::test]
+async fn a_lease_that_a_hold_may_be_on_is_used() {
+    let (inner, claim) = (client(), mutex("moved without an answer"));
+    handed_over(&inner, &claim).await;
+    let to = inner.lasting_lease(seconds(&claim), claim.ttl, &inner.keep).await.unwrap().lease().id;
+    tokio::select! {
+        biased;
+        moved = inner.move_back(&claim, &inner.keep) => panic!("nobody had the time to answer: {:?}", moved.is_ok()),
+        () = std::future::ready(()) => {}
+    }
+    assert!(inner.leases.unused().iter().all(|lease| lease.id != to));
+    inner.move_back(&claim, &inner.keep).await.unwrap();
+    assert_eq!(on(&inner, &claim).lease().id, to);
+    assert!(inner.table().claims[&claim.id].moving_to.is_none());
     inner.end(&claim, std::time::Duration::ZERO).await.unwrap();
 }

@@ -86,7 +86,7 @@ fn keys_come_back() {
         }
     }
     let reader = claim("x", Kind::RwLock, Mode::Shared);
-    let beside = schema.parse(&schema.beside(&reader, &schema.key(&reader, SEAT, 7))).unwrap();
+    let beside = schema.parse(&schema.beside(&reader.name, &schema.key(&reader, SEAT, 7))).unwrap();
     assert!(beside.seat == SEAT.to_string() && beside.beside && beside.mode == Mode::Exclusive);
     for foreign in ["a/b/lock/x", "a/b/lock/x mutex/x", "a/b/lock/x other/x/1", "a/b/cell/x ", "c", "a/b/lock/!7 mutex/x/1"]
     {
