@@ -145,6 +145,7 @@ impl Inner {
             return Ok(Came::Nothing);
         };
         let path = |node: &str| format!("{parent}/{node}");
+        let mut may_move = is_movable(self.settings.layout, claim);
         loop {
             let session = &user.0;
             let Some(me) = line.find(&node.name) else { return Ok(Came::Nothing) };
@@ -158,7 +159,8 @@ impl Inner {
                 return Ok(Came::TooLate);
             }
             (*queued, seen) = (true, true);
-            if is_movable(self.settings.layout, claim) && session.timeout > WAITING {
+            // Once: where the servers grant nothing as short, the session stays longer than that.
+            if session.timeout > WAITING && std::mem::take(&mut may_move) {
                 let Some((other, name)) = self.shift(claim, WAITING).await? else { return Ok(Came::Nothing) };
                 (user, node.name) = (other, name);
                 let Some(now) = self.list(&user.0, claim, parent, false).await? else { return Ok(Came::Nothing) };
@@ -358,7 +360,9 @@ impl Inner {
             // Either we stood still for longer than the ttl, or the session is over or about to be.
             return if session.is_over() { Came::Nothing } else { Came::In(Grant { token: node.token, until }) };
         }
-        self.granted(claim, node.token);
+        if !self.granted(claim, node.token) {
+            return Came::Nothing;
+        }
         if seen && matches!(claim.mode, Mode::Permits { .. }) {
             // Whoever is behind learns that it is the first now. If this is lost, its slow look finds out. If somebody has asked the
             // claim to let go meanwhile, that must stay, and says that it is in, too: so only if nobody has written.

@@ -7,13 +7,15 @@
 //!   node are let in by that; writers look again. The token stays, and is written into the node.
 //! - *A reader becomes the writer* by making the writer's node and listing, in one flight. Whoever comes later lists later and
 //!   sees that node in front; whoever came before is in the list, and then it is given up. So of two that want it neither gets it
-//!   while the other is in. It must be alone in the **line**, not only inside: whoever waits already has the number of its own
-//!   node as its token, and that is lower than what the new writer's would be. That is a no where other stores could say yes;
-//!   `try_upgrade` may always say no.
+//!   while the other is in. One transaction deletes the reader's node and writes into the other one that it is in. It must be
+//!   alone in the **line**, not only inside: whoever waits already has the number of its own node as its token, and that is lower
+//!   than what the new writer's would be. That is a no where other stores could say yes; `try_upgrade` may always say no.
 //!
 //! Who can interleave: changes and the end of one claim take turns. What a lost answer leaves is found out before the next one:
-//! two nodes mean that an upgrade was not finished, so the older counts; one node is what it says. So it is when the old node is
-//! seen to have gone: the watch on the hold's own node goes to the new one.
+//! two nodes mean that an upgrade was not finished, so the older counts; one node is what it says. But a writer's that does not say
+//! that it is in was never decided upon: somebody broke the reader, and others may read. So it is when the old node is
+//! seen to have gone: the watch on the hold's own node goes to the new one. And so it is [once a second](Inner::settle_abandoned),
+//! since readers wait behind a writer's node that nobody sees to.
 
 use std::sync::Arc;
 
@@ -21,7 +23,7 @@ use tenure_core::{Claim, ClaimId, Grant, Instant, Mode, Result, Token};
 
 use crate::error::refused;
 use crate::inner::{Entry, Inner};
-use crate::layout::{Key, node};
+use crate::layout::{Key, Place, node};
 use crate::line::Line;
 use crate::session::Trouble;
 use crate::ticket::Ticket;
@@ -31,7 +33,7 @@ impl Inner {
     /// Changes the mode of a hold; `None` if it cannot be had now.
     ///
     /// # Cancel safety
-    /// Dropped, it may have been done or not: the next change or the release finds out.
+    /// Dropped, it may have been done or not: that is found out in the background, or by the next change or the release.
     pub(crate) async fn convert(self: &Arc<Self>, claim: &Claim, to: Mode, known: Token) -> Result<Option<Grant>> {
         let Some(entry) = self.entry(claim.id) else { return Ok(None) };
         let _turn = entry.turn.lock().await;
@@ -61,29 +63,55 @@ impl Inner {
             Err(Trouble::Over(_)) => return Ok(None),
             Err(trouble) => return Err(self.explain(trouble, "list", parent)),
         };
-        let mut mine = line.of(Key::of(id));
-        let Some(first) = mine.next() else {
+        let path = |place: &Place| format!("{parent}/{}", place.node);
+        let mine: Vec<Place> = line.of(Key::of(id)).cloned().collect();
+        let looks = mine.iter().map(|place| Request::Get { path: path(place), watch: false }).collect();
+        let outcomes = match self.flight(session, "a look at a hold", looks).await? {
+            Ok(outcomes) => outcomes,
+            Err(Trouble::Over(_)) => return Ok(None),
+            Err(trouble) => return Err(self.explain(trouble, "look at", parent)),
+        };
+        let owners = [Some(session.number()), entry.moving.as_ref().map(|other| other.0.number())];
+        let (mut first, mut rest) = (None, Vec::new());
+        for (place, outcome) in mine.into_iter().zip(outcomes) {
+            let Ok(Reply::Data(data, stat)) = outcome else { continue };
+            if !owners.contains(&Some(stat.owner)) {
+                continue; // what a session before these has left goes by itself
+            }
+            let ticket = Ticket::decode(&data);
+            let is_decided = entry.mode != Mode::Shared || place.mode != Mode::Exclusive || ticket.entered;
+            if first.is_none() && is_decided {
+                first = Some((place, ticket, stat));
+            } else {
+                rest.push(Request::Delete { path: path(&place), version: -1 });
+            }
+        }
+        match self.flight(session, "a change of mode", rest).await? {
+            Ok(_) => {}
+            Err(Trouble::Over(_)) => return Ok(None),
+            Err(trouble) => return Err(self.explain(trouble, "delete a node in", parent)),
+        }
+        let Some((place, ticket, stat)) = first else {
             self.gone(id);
             return Ok(None);
         };
-        let path = |node: &str| format!("{parent}/{node}");
-        let mut requests: Vec<Request> =
-            mine.map(|later| Request::Delete { path: path(&later.node), version: -1 }).collect();
-        requests.push(Request::Get { path: path(&first.node), watch: false });
-        match self.flight(session, "a look at a hold", requests).await? {
-            Ok(mut outcomes) => match outcomes.pop() {
-                Some(Ok(Reply::Data(data, stat))) => {
-                    let token = Ticket::decode(&data).token.unwrap_or(Token::new(stat.czxid as u64));
-                    self.settle(id, first.mode, token, first.generation, first.node.clone());
-                    Ok(held())
-                }
-                _ => {
-                    self.gone(id);
-                    Ok(None)
-                }
-            },
-            Err(Trouble::Over(_)) => Ok(None),
-            Err(trouble) => Err(self.explain(trouble, "look at", parent)),
+        let token = ticket.token.unwrap_or(Token::new(stat.czxid as u64));
+        self.settle(id, place.mode, token, place.generation, place.node.clone());
+        Ok(held())
+    }
+
+    /// Finds out what became of changes that were dropped or had no answer, and that nobody waits for any more.
+    pub(crate) fn settle_abandoned(self: &Arc<Self>) {
+        let is_abandoned =
+            |entry: &Entry| entry.unsure && entry.granted && !entry.lost && !entry.ending && entry.turn.try_lock().is_ok();
+        let ids: Vec<ClaimId> = self.book().iter().filter(|(_, entry)| is_abandoned(entry)).map(|(id, _)| *id).collect();
+        for id in ids {
+            let inner = Arc::clone(self);
+            self.home.spawn(async move {
+                let Some(entry) = inner.entry(id) else { return };
+                let _turn = entry.turn.lock().await;
+                let _ = inner.settled(id).await; // if nobody answers, it is tried again
+            });
         }
     }
 
@@ -121,10 +149,9 @@ impl Inner {
         let (session, generation, parent) = (&entry.user.0, entry.generation + 1, &entry.parent);
         let name = node(self.settings.layout, claim, Mode::Exclusive, generation, entry.sequence);
         let path = format!("{parent}/{name}");
-        let data = Ticket { asked: entry.asked.clone(), ..Ticket::of(claim) }.encode();
-        let delete = |path: String| Request::Delete { path, version: -1 };
+        let ticket = Ticket { asked: entry.asked.clone(), ..Ticket::of(claim) };
         let ask = vec![
-            Request::Create { path: path.clone(), data, kind: NodeKind::Ephemeral },
+            Request::Create { path: path.clone(), data: ticket.encode(), kind: NodeKind::Ephemeral },
             Request::Children { path: parent.clone(), watch: false },
         ];
         self.edit(claim.id, |entry| entry.unsure = true);
@@ -142,24 +169,31 @@ impl Inner {
         let key = Key::of(claim.id);
         let is_alone = line.0.iter().all(|place| place.key == key);
         let still_held = entry.node.as_ref().is_some_and(|node| line.find(node).is_some());
-        let needless = if is_alone && still_held { entry.path().expect("a hold has a node") } else { path.clone() };
-        match self.flight(session, "a change of mode", vec![delete(needless)]).await? {
-            Err(trouble) => return Err(self.explain(trouble, "change", &path)),
-            Ok(outcomes) => {
-                if let Some(Err(Trouble::Refused(refusal))) = outcomes
-                    .into_iter()
-                    .next()
-                    .filter(|outcome| !matches!(outcome, Ok(_) | Err(Trouble::Refused(Refusal::NO_NODE))))
-                {
-                    return Err(refused(refusal, "delete a node in", parent));
-                }
+        let is_in = is_alone && still_held;
+        let decide = if is_in {
+            // In one: if somebody breaks the hold meanwhile it does not become the writer, and what is left of it says so.
+            let data = Ticket { entered: true, ..ticket }.encode();
+            let old = Op::Delete { path: entry.path().expect("a hold has a node"), version: -1 };
+            Request::Multi(vec![old, Op::Set { path: path.clone(), data, version: -1 }])
+        } else {
+            Request::Delete { path: path.clone(), version: -1 }
+        };
+        match self.flight(session, "a change of mode", vec![decide]).await?.map(|mut outcomes| outcomes.pop()) {
+            Ok(Some(Ok(_))) if is_in => {
+                self.settle(claim.id, Mode::Exclusive, token, generation, name);
+                Ok(Some(token))
             }
+            Ok(Some(Err(Trouble::Refused(Refusal::NO_NODE)))) if is_in => {
+                self.settled(claim.id).await?; // somebody took one of the two away: it is lost, or still a reader
+                Ok(None)
+            }
+            Ok(Some(Ok(_) | Err(Trouble::Refused(Refusal::NO_NODE)))) => {
+                self.edit(claim.id, |entry| entry.unsure = false);
+                Ok(None)
+            }
+            Ok(Some(Err(Trouble::Refused(refusal)))) => Err(refused(refusal, "delete a node in", parent)),
+            Ok(_) => Err(crate::error::late("a change of mode", &self.settings.hosts())),
+            Err(trouble) => Err(self.explain(trouble, "change", &path)),
         }
-        if is_alone && still_held {
-            self.settle(claim.id, Mode::Exclusive, token, generation, name);
-            return Ok(Some(token));
-        }
-        self.edit(claim.id, |entry| entry.unsure = false);
-        Ok(None)
     }
 }

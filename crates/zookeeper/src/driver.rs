@@ -106,6 +106,7 @@ impl State {
             watchers: Default::default(),
             member: Some(member),
             last_write: dialed.asked,
+            last_proof: dialed.asked,
             last_sent: dialed.asked,
             leave: false,
             close: false,
@@ -367,7 +368,9 @@ impl Session {
                 wire::XID_AUTH if header.error == 0 => {}
                 wire::XID_AUTH => return Err(End::Over(Fault::login())),
                 xid => {
-                    let pending = state.pending.pop_front().filter(|pending| pending.xid == xid);
+                    // If it is not the next one's, that stays, and is in doubt with all those behind it.
+                    let is_next = state.pending.front().is_some_and(|next| next.xid == xid);
+                    let pending = if is_next { state.pending.pop_front() } else { None };
                     let pending = pending.ok_or_else(|| nonsense("the number of an answer"))?;
                     state.trust.answered(pending.sent, now);
                     let outcome = match header.error {
@@ -390,9 +393,11 @@ impl Session {
                             return Err(End::Left(Fault::silent()));
                         }
                         outcome => {
-                            let proves = outcome.as_ref().err().is_none_or(|refusal| refusal.went_through_the_quorum());
+                            let refusal = outcome.as_ref().err();
+                            let proves = refusal.is_none_or(|refusal| refusal.went_through_the_quorum(header.zxid));
                             if pending.request.is_write() && proves {
                                 state.trust.written(pending.sent);
+                                state.last_proof = pending.sent;
                             }
                             pending.resolve(outcome.map_err(Trouble::Refused));
                         }
@@ -463,5 +468,40 @@ mod tests {
         assert!(matches!(session.heard(&mut incoming, &Arc::downgrade(&inner)), Err(End::Left(_))));
         assert!(!session.state().watchers.contains_key(&own), "a watch tells once");
         eventually("it is looked at and watched again", || session.state().watchers.contains_key(&own)).await;
+    }
+
+    #[tokio::test]
+    async fn whoever_watches_again_and_again_leaves_one_watcher() {
+        let session = session();
+        for _ in 0..10 {
+            tokio::select! {
+                biased;
+                _ = session.watch(Watched::Children, "/x") => unreachable!("nobody answers"),
+                () = std::future::ready(()) => {}
+            }
+        }
+        let state = session.state();
+        assert_eq!(state.watchers[&(Watched::Children, "/x".to_owned())].len(), 1);
+    }
+
+    #[tokio::test]
+    async fn what_gets_another_ones_answer_is_in_doubt_and_not_over() {
+        let session = session();
+        let Ok([asked]) = session.send([Request::Sync { path: "/x".to_owned() }]) else { unreachable!("it is here") };
+        let mut incoming: Vec<u8> = [16, 99, 0, 0, 0].into_iter().flat_map(i32::to_be_bytes).collect();
+        assert!(matches!(session.heard(&mut incoming, &Weak::new()), Err(End::Left(_))));
+        session.state().fail(&Trouble::Unsure(Fault::silent())); // as whoever leaves a connection does
+        assert!(matches!(crate::session::answer(asked).await, Err(Trouble::Unsure(_))));
+    }
+
+    #[tokio::test]
+    async fn nobody_is_let_in_on_a_session_that_is_over() {
+        let inner = Inner::new(Settings::default(), tokio::runtime::Handle::current());
+        let (session, claim) = (session(), tenure_testkit::claim(tenure_core::Kind::Mutex, 1));
+        inner.book().insert(claim.id, Entry { granted: false, ..hold(&session) });
+        session.phase.send_replace(Phase::Over(Fault::expired()));
+        assert!(!inner.granted(&claim, Token::new(1)) && !inner.book()[&claim.id].granted);
+        session.phase.send_replace(Phase::Here);
+        assert!(inner.granted(&claim, Token::new(1)) && inner.book()[&claim.id].granted);
     }
 }

@@ -327,13 +327,17 @@ impl Inner {
 
     // Claims
 
-    /// A claim was granted; its own node is watched after a while.
-    pub(crate) fn granted(&self, claim: &Claim, token: Token) {
-        let Some(session) = self.book().get_mut(&claim.id).map(|entry| {
+    /// A claim was granted; its own node is watched after a while. `false` if its session is over.
+    pub(crate) fn granted(&self, claim: &Claim, token: Token) -> bool {
+        let session = {
+            let mut book = self.book();
+            let Some(entry) = book.get_mut(&claim.id) else { return true };
+            // Whoever ends a session says so before it looks into the book for the holds that are lost with it.
+            if entry.user.0.phase.borrow().is_over() {
+                return false;
+            }
             (entry.granted, entry.token) = (true, token);
             Arc::clone(&entry.user.0)
-        }) else {
-            return;
         };
         let (keys, order) = &mut *lock(&self.held);
         let key = Key::of(claim.id);
@@ -344,6 +348,7 @@ impl Inner {
             }
         }
         self.watch_soon(&session, claim.id);
+        true
     }
 
     /// Whether a claim of this client, which this is, was let in.

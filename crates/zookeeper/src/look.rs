@@ -30,6 +30,8 @@ struct Seen {
     stat: Stat,
     /// It is one of those that are in.
     holds: bool,
+    /// Of a holder: the other nodes of its claim, in order. There is one while its mode is being changed.
+    later: Vec<String>,
 }
 
 impl Seen {
@@ -83,7 +85,8 @@ impl Inner {
             match outcome {
                 Ok(Reply::Data(data, stat)) => {
                     let path = format!("{parent}/{}", place.node);
-                    seen.push(Seen { place, path, ticket: Ticket::decode(&data), stat, holds: at < holders });
+                    let (ticket, holds) = (Ticket::decode(&data), at < holders);
+                    seen.push(Seen { place, path, ticket, stat, holds, later: Vec::new() });
                 }
                 Err(Trouble::Refused(Refusal::NO_NODE)) => {}
                 Err(Trouble::Refused(refusal)) => return Err(refused(refusal, "look at", parent)),
@@ -154,12 +157,18 @@ impl Inner {
             let user = self.any_session().await?;
             let told = match tokio::time::timeout(self.settings.answer_limit, user.0.watch(Watched::Children, &parent)).await
             {
-                Ok(Ok((Reply::Children(children, _), told))) if children.len() == view.holders.len() + view.line.len() => {
+                // What is no claim is not in the view either.
+                Ok(Ok((Reply::Children(children, _), told)))
+                    if Line::read(self.settings.layout, &children).0.len() == view.holders.len() + view.line.len() =>
+                {
                     told
                 }
+                Ok(Err(Trouble::Refused(Refusal::NO_NODE))) => {
+                    tokio::time::sleep(WATCH_EVERY).await; // there is nothing to watch
+                    continue;
+                }
                 _ => {
-                    // There is nothing to watch, or it has changed already.
-                    tokio::time::sleep(WATCH_EVERY / 10).await;
+                    tokio::time::sleep(WATCH_EVERY / 10).await; // it has changed already
                     continue;
                 }
             };
@@ -202,8 +211,18 @@ impl Inner {
         for holder in self.holders(name).await? {
             let (key, mut seen, mut tries) = (holder.place.key, Some(holder), 0);
             while let Some(holder) = seen.take().filter(|holder| only.is_none_or(|only| only == holder.token())) {
+                // What it may be about to become goes first: the hold must not go on as that.
+                let mut had_become = false;
+                for path in holder.later.iter().rev() {
+                    match self.once(Request::Delete { path: path.clone(), version: -1 }).await? {
+                        Ok(_) => had_become = true,
+                        Err(Refusal::NO_NODE) => {}
+                        Err(refusal) => return Err(refused(refusal, "delete", path)),
+                    }
+                }
                 match self.once(Request::Delete { path: holder.path.clone(), version: -1 }).await? {
                     Ok(_) => broken += 1,
+                    Err(Refusal::NO_NODE) if had_become => broken += 1,
                     // It has let go, or it is another node at the same place now.
                     Err(Refusal::NO_NODE) if tries < TRIES => {
                         tries += 1;
@@ -218,9 +237,14 @@ impl Inner {
     }
 
     async fn holders(self: &Arc<Self>, name: &LockName) -> Result<Vec<Seen>> {
-        let mut seen = self.look(&self.parent(name)?).await?;
-        seen.retain(|seen| seen.holds);
-        Ok(seen)
+        let (mut holders, others): (Vec<_>, Vec<_>) =
+            self.look(&self.parent(name)?).await?.into_iter().partition(|seen| seen.holds);
+        for holder in &mut holders {
+            let at = |seen: &Seen| (seen.place.key, seen.place.sequence);
+            let is_of_it = |other: &&Seen| at(other) == at(holder);
+            holder.later = others.iter().filter(is_of_it).map(|other| other.path.clone()).collect();
+        }
+        Ok(holders)
     }
 
     /// Writes once; what had no answer is not tried again.

@@ -78,6 +78,15 @@ pub(crate) enum Watcher {
     Own(ClaimId),
 }
 
+impl Watcher {
+    fn listens(&self) -> bool {
+        match self {
+            Watcher::Waiter(tell) => !tell.is_closed(),
+            Watcher::Own(_) => true,
+        }
+    }
+}
+
 /// Which kind of watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Watched {
@@ -102,6 +111,8 @@ pub(crate) struct State {
     pub(crate) member: Option<Address>,
     /// When the last write was sent.
     pub(crate) last_write: Instant,
+    /// When the last write was sent that a quorum took, done or refused.
+    pub(crate) last_proof: Instant,
     /// When anything was sent last.
     pub(crate) last_sent: Instant,
     /// Somebody found the connection too slow.
@@ -213,7 +224,12 @@ impl Session {
     /// Dropped, a watch may stay that nobody hears.
     pub(crate) async fn watch(&self, watched: Watched, path: &str) -> Result<(Reply, oneshot::Receiver<Event>), Trouble> {
         let (tell, told) = oneshot::channel();
-        self.state().watchers.entry((watched, path.to_owned())).or_default().push(Watcher::Waiter(tell));
+        {
+            let mut state = self.state();
+            let watchers = state.watchers.entry((watched, path.to_owned())).or_default();
+            watchers.retain(Watcher::listens); // whoever looks again and again leaves one each time
+            watchers.push(Watcher::Waiter(tell));
+        }
         let path = path.to_owned();
         let request = match watched {
             Watched::Node => Request::Get { path, watch: true },
@@ -361,10 +377,7 @@ impl State {
     /// Forgets those who do not listen any more.
     pub(crate) fn forget_the_deaf(&mut self) {
         self.watchers.retain(|_, watchers| {
-            watchers.retain(|watcher| match watcher {
-                Watcher::Waiter(tell) => !tell.is_closed(),
-                Watcher::Own(_) => true,
-            });
+            watchers.retain(Watcher::listens);
             !watchers.is_empty()
         });
     }

@@ -29,6 +29,7 @@ pub(crate) async fn tidy(inner: Weak<Inner>) {
         inner.tidy_names(QUIET).await;
         inner.tidy_sessions();
         inner.end_abandoned();
+        inner.settle_abandoned();
     }
 }
 

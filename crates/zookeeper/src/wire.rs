@@ -137,9 +137,10 @@ impl Refusal {
     pub(crate) const NOT_READ_ONLY: Refusal = Refusal(-119);
 
     /// Whether the leader said so in a transaction of its own, which a quorum has: a refused write is as good a proof of the
-    /// leader as one that was done.
-    pub(crate) fn went_through_the_quorum(self) -> bool {
-        [Self::NO_NODE, Self::BAD_VERSION, Self::NODE_EXISTS, Self::NOT_EMPTY].contains(&self)
+    /// leader as one that was done. A member that looks at rights by itself (`enableEagerACLCheck`) says no without a number of a
+    /// transaction, and proves nothing.
+    pub(crate) fn went_through_the_quorum(self, zxid: i64) -> bool {
+        zxid > 0 && [Self::NO_NODE, Self::NO_AUTH, Self::BAD_VERSION, Self::NODE_EXISTS, Self::NOT_EMPTY].contains(&self)
     }
 }
 

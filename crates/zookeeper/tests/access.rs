@@ -1,8 +1,10 @@
 //! Logins, rights, encryption, and what is said to the person who must act.
 
+use std::time::Duration;
+
 use tenure_core::{Client, Environment, ErrorKind, Result};
-use tenure_testkit::in_time;
 use tenure_testkit::servers::zookeeper::{ClientCertificate, Ensemble, ZooKeeper, ZooKeeperOptions};
+use tenure_testkit::{eventually, in_time};
 
 async fn open(url: &str) -> Result<Client> {
     Client::with_environment(tenure_zookeeper::connect(&url.parse()?).await?, Environment::real())
@@ -56,6 +58,28 @@ async fn a_missing_right_far_above_is_told() {
         }
     }
     works(&open(&format!("{}/apps", server.url())).await.unwrap()).await;
+}
+
+/// Nobody may delete a node beneath the root of the tree, and so the write that proves the session is refused for that: it proves it
+/// all the same. (A machine that stands still for long ends a session, as it should; in one of several attempts it will not.)
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hold_is_renewed_without_the_right_to_delete() {
+    let server = ZooKeeper::start(ZooKeeperOptions::new());
+    let mut raw = raw::Raw::connect(server.address());
+    raw.create("/locks", b"").unwrap();
+    raw.close_for_all("/");
+    let client = open(&format!("{}?layout=curator&connect_limit=20s&answer_limit=20s", server.url())).await.unwrap();
+    let ttl = Duration::from_secs(6);
+    for _ in 0..10 {
+        let held = client.mutex("locks/x").unwrap().ttl(ttl).unwrap().lock().await.unwrap();
+        let first = held.valid_until();
+        let outlives = || held.valid_until() > first + ttl;
+        eventually("it outlives its timeout, or is lost", || outlives() || held.check().is_err()).await;
+        if outlives() {
+            return held.release().await.unwrap();
+        }
+    }
+    panic!("it was lost ten times");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

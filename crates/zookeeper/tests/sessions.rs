@@ -3,6 +3,8 @@
 #[path = "common/raw.rs"]
 mod raw;
 
+use std::pin::{Pin, pin};
+use std::task::Poll;
 use std::time::Duration;
 
 use raw::Raw;
@@ -113,6 +115,113 @@ async fn a_permit_that_moved_keeps_its_token() {
     // On the session that it waited with, and so after whatever it has said there.
     other.mutex("y").unwrap().lock().await.unwrap().release().await.unwrap();
     assert_eq!(one.view("x").await.unwrap().holders[0].token, held.token());
+    held.release().await.unwrap();
+}
+
+/// Servers that grant nothing as short as a waiter would have: it waits with what it gets, and watches.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_that_gets_no_short_session_watches_all_the_same() {
+    let options = ZooKeeperOptions::new().arg("minSessionTimeout", "40000").arg("maxSessionTimeout", "60000");
+    let server = ZooKeeper::start(options);
+    let (one, other) = (open(&server.url()).await, open(&server.url()).await);
+    let mutex = |client: &Client| client.mutex("x").unwrap().ttl(Duration::from_secs(60)).unwrap();
+    let held = mutex(&one).lock().await.unwrap();
+    let waiting = tokio::spawn({
+        let mutex = mutex(&other);
+        async move { mutex.lock().await }
+    });
+    // The holder's own, and the waiter's: whoever looks for ever never comes to watch.
+    eventually("both watch", || server.count("zk_watch_count") >= 2).await;
+    held.release().await.unwrap();
+    in_time("it is let in", waiting).await.unwrap().unwrap().release().await.unwrap();
+}
+
+/// Polls once: whoever drops the future then has sent what it sends first.
+async fn once<F: Future>(mut future: Pin<&mut F>) -> Option<F::Output> {
+    std::future::poll_fn(|context| match future.as_mut().poll(context) {
+        Poll::Ready(output) => Poll::Ready(Some(output)),
+        Poll::Pending => Poll::Ready(None),
+    })
+    .await
+}
+
+/// The nodes of readers and of writers of a name.
+fn readers_and_writers(server: &ZooKeeper, path: &str) -> (usize, usize) {
+    let mut raw = Raw::connect(server.address());
+    raw.sync(path);
+    let nodes = raw.children(path).unwrap_or_default();
+    let count = |what: &str| nodes.iter().filter(|node| node.starts_with(what)).count();
+    (count("rw.r-"), count("rw.w-"))
+}
+
+/// A reader asks for the upgrade and does not wait for the answer: nobody waits behind what that has left.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_upgrade_that_was_dropped_stands_in_nobodys_way() {
+    let server = ZooKeeper::start(ZooKeeperOptions::new());
+    let (one, other) = (open(&server.url()).await, open(&server.url()).await);
+    let mut held = one.rw_lock("x").unwrap().read().await.unwrap();
+    let second = other.rw_lock("x").unwrap().read().await.unwrap();
+    assert!(once(pin!(held.try_upgrade())).await.is_none());
+    drop(one.mutex("y").unwrap().lock().await.unwrap()); // on the same session, and so after it
+    eventually("the writer's node goes", || readers_and_writers(&server, "/tenure/x") == (2, 0)).await;
+    let third = in_time("readers share", other.rw_lock("x").unwrap().read()).await.unwrap();
+    assert_eq!(one.view("x").await.unwrap().holders.len(), 3);
+    assert!(!held.try_upgrade().await.unwrap());
+    second.release().await.unwrap();
+    third.release().await.unwrap();
+    assert!(held.try_upgrade().await.unwrap());
+    held.release().await.unwrap();
+}
+
+/// The same, and somebody takes the reader's node away: the hold is lost, and never a writer's, since another one reads.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reader_that_is_broken_while_it_asks_for_more_is_no_writer() {
+    let server = ZooKeeper::start(ZooKeeperOptions::new());
+    let (one, other) = (open(&server.url()).await, open(&server.url()).await);
+    for by_hand in [true, false] {
+        let mut held = one.rw_lock("x").unwrap().read().await.unwrap();
+        let mut raw = Raw::connect(server.address());
+        let node = raw.children("/tenure/x").unwrap().pop().unwrap();
+        let second = other.rw_lock("x").unwrap().read().await.unwrap();
+        assert!(once(pin!(held.try_upgrade())).await.is_none());
+        drop(one.mutex("y").unwrap().lock().await.unwrap()); // on the same session, and so after it
+        if by_hand {
+            raw.delete(&format!("/tenure/x/{node}")).unwrap();
+        } else {
+            assert_eq!(other.break_holds("x", Some(held.token())).await.unwrap(), 1);
+        }
+        in_time("the loss is told", held.lost()).await;
+        assert_ne!(held.try_upgrade().await.ok(), Some(true));
+        eventually("the writer's node goes", || readers_and_writers(&server, "/tenure/x") == (1, 0)).await;
+        second.check().unwrap();
+        second.release().await.unwrap();
+    }
+}
+
+/// A reader has become the writer and does not wait to hear of it: it is the writer, for whoever asks.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_upgrade_that_was_done_and_dropped_is_done() {
+    let server = ZooKeeper::start(ZooKeeperOptions::new());
+    let (one, other) = (open(&server.url()).await, open(&server.url()).await);
+    let mut held = one.rw_lock("x").unwrap().read().await.unwrap();
+    let before = held.token();
+    let heard = in_time("it is the writer", async {
+        let mut upgrade = pin!(held.try_upgrade());
+        let mut heard = None;
+        while heard.is_none() && readers_and_writers(&server, "/tenure/x") != (0, 1) {
+            heard = once(upgrade.as_mut()).await;
+            tokio::time::sleep(Duration::from_millis(20)).await; // so that what this has sent is seen before its answer is heard
+        }
+        heard
+    })
+    .await;
+    let is_writer = match heard {
+        Some(heard) => heard.unwrap(), // the server took longer than that: as good, but nothing was dropped
+        None => held.try_upgrade().await.unwrap(),
+    };
+    assert!(is_writer && held.token() > before);
+    assert_eq!(one.view("x").await.unwrap().holders[0].token, held.token());
+    assert!(other.rw_lock("x").unwrap().try_read().await.unwrap().is_none());
     held.release().await.unwrap();
 }
 

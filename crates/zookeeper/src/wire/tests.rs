@@ -52,3 +52,11 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_refusal_without_a_transaction_proves_nothing() {
+    for refusal in [Refusal::NO_NODE, Refusal::NO_AUTH] {
+        assert!(refusal.went_through_the_quorum(7) && !refusal.went_through_the_quorum(0));
+    }
+    assert!(!Refusal::NOT_READ_ONLY.went_through_the_quorum(7));
+}
