@@ -155,15 +155,15 @@ impl Desk for PostgresDesk {
     }
 
     fn attach(&self, listener: Arc<dyn Listener>) {
-        let link = |home| Link::new(&self.settings, &listener, home);
+        let asks = Link::new(&self.settings, &listener, false);
         let shared = Shared {
             settings: Arc::clone(&self.settings),
             layout: self.layout.clone(),
             verbs: Verbs::new(&self.layout),
             me: self.me,
-            asks: link(false),
-            keep: link(true),
-            ear_link: link(true),
+            keep: asks.beside(true),
+            ear_link: asks.beside(true),
+            asks,
             ear: Ear::default(),
             listener,
         };

@@ -11,6 +11,9 @@
 //! with one whose asker has gone, answers would reach the wrong client (seen with PgBouncer 1.18). So nobody sends before the
 //! last answer has come, and a connection with an answer that nobody waits for is given up.
 //!
+//! All links of a client go to the same run of the same server: one that reaches another, after a failover, takes the others along. The
+//! old one may still answer those that are connected to it, and would go on renewing what the new one has given to others.
+//!
 //! Only one task at a time connects; the others wait for it and share what it made. After a failed attempt the next one waits a
 //! while, longer each time and at random, so that a restarted server is not stormed.
 
@@ -60,8 +63,29 @@ struct Way {
     listener: Arc<dyn Listener>,
     /// The next connection lives on the keeper's runtime, if there is one.
     homeward: Arc<AtomicBool>,
+    reached: Arc<Reached>,
+}
+
+/// Where the links of a client have got to.
+#[derive(Default)]
+struct Reached {
     /// Which server is tried first.
-    first: Arc<AtomicUsize>,
+    first: AtomicUsize,
+    /// The run that was reached last, and how many there were before it.
+    run: Mutex<String>,
+    number: AtomicU64,
+}
+
+impl Reached {
+    /// A connection to this run was made: its number.
+    fn reach(&self, run: &str) -> u64 {
+        let mut last = self.run.lock().unwrap_or_else(PoisonError::into_inner);
+        if *last != run {
+            run.clone_into(&mut last);
+            self.number.fetch_add(1, Ordering::AcqRel);
+        }
+        self.number.load(Ordering::Acquire)
+    }
 }
 
 /// What came of the last attempts to connect.
@@ -85,6 +109,8 @@ pub(crate) struct Live {
     settings: Arc<Settings>,
     pub(crate) address: Address,
     pub(crate) server: Server,
+    /// Of its run.
+    number: u64,
     is_given_up: AtomicBool,
     /// When the last answer came.
     heard: AtomicU64,
@@ -101,7 +127,15 @@ impl Link {
     /// `home`: its connections live on the keeper's runtime from the start.
     pub(crate) fn new(settings: &Arc<Settings>, listener: &Arc<dyn Listener>, home: bool) -> Self {
         let (settings, listener) = (Arc::clone(settings), Arc::clone(listener));
-        let way = Way { settings, listener, homeward: Arc::new(AtomicBool::new(home)), first: Arc::default() };
+        Self::to(Way { settings, listener, homeward: Arc::new(AtomicBool::new(home)), reached: Arc::default() })
+    }
+
+    /// Another one of the same client.
+    pub(crate) fn beside(&self, home: bool) -> Self {
+        Self::to(Way { homeward: Arc::new(AtomicBool::new(home)), ..self.way.clone() })
+    }
+
+    fn to(way: Way) -> Self {
         Link { way, current: Mutex::default(), connecting: tokio::sync::Mutex::default() }
     }
 
@@ -111,7 +145,8 @@ impl Link {
 
     /// The connection, if there is one.
     pub(crate) fn open(&self) -> Option<Arc<Live>> {
-        self.current().as_ref().filter(|live| live.is_open()).map(Arc::clone)
+        let number = self.way.reached.number.load(Ordering::Acquire);
+        self.current().as_ref().filter(|live| live.is_open() && live.number == number).map(Arc::clone)
     }
 
     /// The connection, if a request of the caller's would be sent at once, and carried by the caller's own runtime: one that goes to
@@ -174,15 +209,15 @@ impl Way {
     async fn connect(&self, pushes: Arc<dyn Pushes>) -> Result<(Arc<Live>, Instant), Failure> {
         let servers = &self.settings.servers;
         let limit = self.settings.connect_limit / servers.len() as u32;
-        let first = self.first.load(Ordering::Relaxed);
+        let first = self.reached.first.load(Ordering::Relaxed);
         let mut failed: Option<Failure> = None;
         for place in (first..first + servers.len()).map(|place| place % servers.len()) {
             let address = &servers[place];
-            self.first.store(place + 1, Ordering::Relaxed);
+            self.reached.first.store(place + 1, Ordering::Relaxed);
             let attempt = tokio::time::timeout(limit, self.connect_to(address, Arc::clone(&pushes))).await;
             match attempt.unwrap_or_else(|_| Err(self.slow(address, limit))) {
                 Ok(made) => {
-                    self.first.store(place, Ordering::Relaxed);
+                    self.reached.first.store(place, Ordering::Relaxed);
                     return Ok(made);
                 }
                 // What somebody must act on is told rather than that a standby is one.
@@ -228,6 +263,7 @@ impl Way {
             client,
             settings: Arc::clone(&self.settings),
             address: address.clone(),
+            number: self.reached.reach(&server.run),
             server,
             is_given_up: AtomicBool::new(false),
             turn: tokio::sync::Mutex::default(),

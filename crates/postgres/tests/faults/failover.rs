@@ -1,6 +1,8 @@
 //! F30: a standby takes over. Where the primary waited for it, nothing is forgotten; where it did not, exclusion is seen to
 //! break and the fence to hold. A client finds the new primary among the servers that its URL names.
 
+use std::time::Duration;
+
 use tenure_core::{Client, Event, Phase};
 use tenure_testkit::faults::{LONG, Record, client, leaves_nothing};
 use tenure_testkit::history::expect_sound;
@@ -160,4 +162,28 @@ async fn whoever_waits_finds_the_new_primary() {
         next.unwrap().unwrap().release().await.unwrap();
     }
     leaves_nothing::<Lease>(&pair.standby, [one, other]).await;
+}
+
+/// The old primary lives on and answers whoever is connected to it, and the new one has never heard of the hold: once the client has
+/// found that one, its renewals go there too, and not to the old one for ever.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_finds_the_new_primary_takes_all_its_connections_along() {
+    let (old, new) = (Postgres::start(PostgresOptions::new()), Postgres::start(PostgresOptions::new()));
+    client::<Lease>(&new.url()).await.close().await.unwrap(); // its tables are there
+    let way = Proxy::start(old.address());
+    let both = format!("{},{}", way.address(), new.address());
+    let client = client::<Lease>(&old.url().replacen(&old.address().to_string(), &both, 1)).await;
+    let held = client.mutex("x").unwrap().ttl(LONG).unwrap().lock().await.unwrap();
+
+    way.refuse(true); // whoever is there stays
+    assert_eq!(way.cut(Which::SentBefore("tenure_ask".to_owned()), Cut::Reset), 1);
+    let other = client.mutex("y").unwrap().ttl(Duration::from_secs(20)).unwrap();
+    let other = in_time("it is asked for at the new one", other.lock()).await.unwrap();
+    assert_eq!(new.sql("SELECT name FROM tenure_name WHERE held > 0"), [["y"]]);
+    in_time("the hold is lost", held.lost()).await;
+
+    let first = other.valid_until();
+    eventually("what the new one gave is renewed there", || other.valid_until() > first).await;
+    other.release().await.unwrap();
+    client.close().await.unwrap();
 }
