@@ -1,6 +1,5 @@
 //! Selling the last item: locks that sell each item once, and no lock, which does not.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -10,7 +9,7 @@ use tenure_core::retry::Retries;
 use tenure_core::{Client, Environment};
 use tenure_mysql::{in_transaction, is_conflict};
 use tenure_testkit::servers::mariadb::MariaDb;
-use tenure_testkit::shops::{ITEMS, meet, order, sell, sold};
+use tenure_testkit::shops::{ITEMS, meet, order, pause, sell, sell_from_cell, sold};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
@@ -126,27 +125,7 @@ async fn sell_one(way: &str, client: &Client, place: &Place, db: &mut Conn, coun
             tx.commit().await?;
             Ok(left >= 0)
         }
-        "cell" => loop {
-            let mut was_sold = false;
-            let one_less = |value: Option<&[u8]>| {
-                let mut stock = Stock::read(value?);
-                let mine = stock.sold.entry(std::process::id()).or_default();
-                assert!(*mine >= count, "{mine} of {count}: what was sold here was overwritten");
-                was_sold = *mine > count;
-                if was_sold {
-                    return None;
-                }
-                *mine += 1;
-                stock.left = stock.left.checked_sub(1)?;
-                Some(stock.to_string().into_bytes())
-            };
-            let updated = client.cell("stock")?.update(one_less).await;
-            match updated {
-                Ok(updated) => return Ok(was_sold || updated.is_some()),
-                // Too many contenders for once; or no answer, and then it may be done or not.
-                Err(error) => assert!(error.is_transient(), "{error}"),
-            }
-        },
+        "cell" => Ok(sell_from_cell(client, count).await?),
         "version column" => {
             let mut retries = Retries::new();
             loop {
@@ -175,39 +154,5 @@ async fn sell_one(way: &str, client: &Client, place: &Place, db: &mut Conn, coun
             }
             Ok(left >= 0)
         }
-    }
-}
-
-/// What is in the cell: how many are left, and how many each process has sold. So whoever has no answer finds out whether its write
-/// was done.
-struct Stock {
-    left: u32,
-    sold: BTreeMap<u32, u32>,
-}
-
-impl Stock {
-    /// `997 4711:2 4712:1`
-    fn read(value: &[u8]) -> Self {
-        let mut words = std::str::from_utf8(value).unwrap().split(' ');
-        let left = words.next().unwrap().parse().unwrap();
-        let sold = words.map(|word| {
-            let (process, count) = word.split_once(':').unwrap();
-            (process.parse().unwrap(), count.parse().unwrap())
-        });
-        Stock { left, sold: sold.collect() }
-    }
-}
-
-impl std::fmt::Display for Stock {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}", self.left)?;
-        self.sold.iter().try_for_each(|(process, count)| write!(f, " {process}:{count}"))
-    }
-}
-
-/// Eight at once are many, and trying for long is no failure here.
-async fn pause(retries: &mut Retries) {
-    if retries.pause().await.is_err() {
-        *retries = Retries::new();
     }
 }

@@ -4,8 +4,13 @@
 //! starts the binary eight times with only that test to run. All eight begin together. Where nothing is locked they meet
 //! between the first reading and the first writing, so that the race is seen whatever the machine does.
 
+use std::collections::BTreeMap;
+use std::fmt;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, Command, Stdio};
+
+use tenure_core::retry::Retries;
+use tenure_core::{Client, Result};
 
 /// How many there are to sell.
 pub const ITEMS: u32 = 1_000;
@@ -46,6 +51,68 @@ pub fn sell(way: &str, place: &str) -> u32 {
     }
     let count = |shop: &mut Shop| shop.hear().strip_prefix("sold ").and_then(|count| count.parse::<u32>().ok());
     shops.iter_mut().map(|shop| count(shop).expect("a shop says what it sold")).sum()
+}
+
+/// Sells one more from the cell `stock`, by a process that has sold so many; whether there was one left.
+///
+/// # Cancel safety
+/// Dropped, it may have been sold or not.
+pub async fn sell_from_cell(client: &Client, count: u32) -> Result<bool> {
+    loop {
+        let mut was_sold = false;
+        let one_less = |value: Option<&[u8]>| {
+            let mut stock = Stock::read(value?);
+            let mine = stock.sold.entry(std::process::id()).or_default();
+            assert!(*mine >= count, "{mine} of {count}: what was sold here was overwritten");
+            was_sold = *mine > count;
+            if was_sold {
+                return None;
+            }
+            *mine += 1;
+            stock.left = stock.left.checked_sub(1)?;
+            Some(stock.to_string().into_bytes())
+        };
+        match client.cell("stock")?.update(one_less).await {
+            Ok(updated) => return Ok(was_sold || updated.is_some()),
+            // Too many contenders for once; or no answer, and then it may be done or not.
+            Err(error) => assert!(error.is_transient(), "{error}"),
+        }
+    }
+}
+
+/// What is in the cell: how many are left, and how many each process has sold. So whoever has no answer finds out whether its write
+/// was done.
+struct Stock {
+    left: u32,
+    sold: BTreeMap<u32, u32>,
+}
+
+impl Stock {
+    /// `997 4711:2 4712:1`
+    fn read(value: &[u8]) -> Self {
+        let mut words = std::str::from_utf8(value).expect("it is text").split(' ');
+        let number = |word: &str| word.parse().expect("a number");
+        let left = words.next().map(number).expect("how many are left");
+        let sold = words.map(|word| word.split_once(':').map(|(process, count)| (number(process), number(count))));
+        Stock { left, sold: sold.map(|sold| sold.expect("who has sold how many")).collect() }
+    }
+}
+
+impl fmt::Display for Stock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.left)?;
+        self.sold.iter().try_for_each(|(process, count)| write!(f, " {process}:{count}"))
+    }
+}
+
+/// Pauses before the next try. Eight at once are many, and trying for long is no failure here.
+///
+/// # Cancel safety
+/// It only sleeps.
+pub async fn pause(retries: &mut Retries) {
+    if retries.pause().await.is_err() {
+        *retries = Retries::new();
+    }
 }
 
 fn say(what: &str) {
