@@ -15,7 +15,9 @@ pub const SCHEMES: &[&str] = &["mysql", "mariadb"];
 /// - `prefix=TEXT` (default `tenure_`): what the names of all tables and procedures begin with; programs with another
 ///   prefix do not meet.
 /// - `liveness=lease` (the default) or `liveness=session`: what keeps a hold alive.
-/// - `max_sessions=NUMBER` (50): with sessions, how many claims may wait at a time, each on a connection of its own.
+/// - `max_sessions=NUMBER` (50): with sessions, how many claims may have a connection of their own at a time, to wait on or because they
+///   had to wait.
+/// - `assume_direct=yes`: with sessions, nothing lends connections to others between two statements, whatever it looks like.
 /// - `connect_limit=TIME` (5 s): how long making a connection may take: name lookup, TCP, TLS and login.
 /// - `answer_limit=TIME` (5 s): how long a request may go unanswered, a new connection included, before it is `Unavailable`.
 /// - `patience=TIME` (30 s): how long whoever already waits in line puts up with a server that cannot be reached.
@@ -32,6 +34,7 @@ pub const PARAMETERS: &[&str] = &[
     "patience",
     "strict",
     "max_sessions",
+    "assume_direct",
     "tls",
     "ca",
     "cert",
@@ -65,9 +68,10 @@ pub struct Settings {
     pub patience: Duration,
     /// Refuse to connect where `doctor` would call something bad.
     pub strict: bool,
-    /// With sessions: how many claims may wait at a time, each on a session of its own; others wait for their turn in this
-    /// process.
+    /// With sessions: how many claims may have a session of their own at a time, to wait on or because they had to wait.
     pub max_sessions: usize,
+    /// With sessions: no proxy lends a connection to others between two statements, whatever it looks like.
+    pub assume_direct: bool,
 }
 
 /// What keeps a hold alive.
@@ -105,6 +109,7 @@ impl Default for Settings {
             patience: Duration::from_secs(30),
             strict: false,
             max_sessions: 50,
+            assume_direct: false,
         }
     }
 }
@@ -145,6 +150,7 @@ impl Settings {
             url.read_duration(name, field)?;
         }
         url.read_yes_no("strict", &mut settings.strict)?;
+        url.read_yes_no("assume_direct", &mut settings.assume_direct)?;
         if let Some(text) = url.parameter("max_sessions") {
             let number = text.parse().ok().filter(|number| (1..=10_000).contains(number));
             settings.max_sessions = number.ok_or_else(|| bad_value("max_sessions", text, "a number from 1 to 10000"))?;

@@ -160,6 +160,11 @@ impl Tables {
     async fn rows(&self, doing: &str, text: String) -> Result<Rows, Failure> {
         self.asks.send(doing, |_| text).await
     }
+
+    /// The same for what nobody sends again.
+    async fn rows_once(&self, doing: &str, text: String) -> Result<Rows, Failure> {
+        self.asks.send_once(doing, text).await
+    }
 }
 
 /// Several calls in one transaction, of which each that fails undoes all.
@@ -288,13 +293,13 @@ impl Desk for Tables {
 
     fn request<'a>(&'a self, name: &'a LockName, ask: &'a Ask) -> BoxFuture<'a, Answer<usize>> {
         Box::pin(async move {
-            self.sense(verbs::counted(&self.rows("asking holders", verbs::request(self.prefix(), name, ask)).await?))
+            self.sense(verbs::counted(&self.rows_once("asking holders", verbs::request(self.prefix(), name, ask)).await?))
         })
     }
 
     fn break_holds<'a>(&'a self, name: &'a LockName, only: Option<Token>) -> BoxFuture<'a, Answer<usize>> {
         Box::pin(async move {
-            self.sense(verbs::counted(&self.rows("breaking", verbs::break_holds(self.prefix(), name, only)).await?))
+            self.sense(verbs::counted(&self.rows_once("breaking", verbs::break_holds(self.prefix(), name, only)).await?))
         })
     }
 
@@ -312,7 +317,7 @@ impl Desk for Tables {
     ) -> BoxFuture<'a, Answer<Option<u64>>> {
         Box::pin(async move {
             let text = verbs::cell_set(self.prefix(), name, expected, value);
-            self.sense(verbs::cell_written(&self.rows("writing a cell", text).await?))
+            self.sense(verbs::cell_written(&self.rows_once("writing a cell", text).await?))
         })
     }
 

@@ -31,7 +31,8 @@ use tenure_core::{Clock, Error, ErrorKind, Instant, Kind, LockName, Mode, Result
 use crate::config::Settings;
 use crate::driver::{Driver, Refusal, Stale};
 
-/// Locks a name for the rest of a transaction: until its commit or rollback nobody else has it, by transaction or by lease.
+/// Locks a name for the rest of a transaction: until its commit or rollback nobody else has it, by transaction or by lease. On a Galera
+/// cluster that is so at its own node; whoever was let in at another one meanwhile makes the commit fail.
 ///
 /// ```no_run
 /// # use mysql_async::{TxOpts, prelude::Queryable as _};

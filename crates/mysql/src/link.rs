@@ -28,7 +28,7 @@ use crate::error;
 use crate::examine::{self, Server};
 use crate::verbs::Statement;
 
-/// How long a request may go unanswered before its connection is given up: more than a lock is waited for.
+/// How long a request that is sent again may go unanswered before its connection is given up: more than a lock is waited for.
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 /// A connection that was idle for so long may have been closed by the server, which is found out before it is relied on.
 const IDLE: Duration = Duration::from_secs(5);
@@ -134,7 +134,24 @@ impl Link {
     /// Dropped, the statements may or may not be executed, and their connection is closed; one that is not made yet is finished
     /// on the keeper's runtime for whoever comes next, if it was to live there.
     pub(crate) async fn send(&self, doing: &str, text: impl FnOnce(&Server) -> String) -> Result<Rows, Failure> {
-        match self.exchange(doing, |server| Some(Text::Plain(text(server)))).await {
+        self.send_within(ANSWER_LIMIT, doing, text).await
+    }
+
+    /// The same for what nobody sends again if it has no answer: it is waited for as long as an answer may take.
+    ///
+    /// # Cancel safety
+    /// As of [`send`](Link::send).
+    pub(crate) async fn send_once(&self, doing: &str, text: String) -> Result<Rows, Failure> {
+        self.send_within(self.way.settings.answer_limit.max(ANSWER_LIMIT), doing, |_| text).await
+    }
+
+    async fn send_within(
+        &self,
+        limit: Duration,
+        doing: &str,
+        text: impl FnOnce(&Server) -> String,
+    ) -> Result<Rows, Failure> {
+        match self.exchange(limit, doing, |server| Some(Text::Plain(text(server)))).await {
             Ok(Some(Done { rows, .. })) => Ok(rows),
             Ok(None) => unreachable!("there was a text"),
             Err((failure, _)) => Err(failure),
@@ -151,7 +168,7 @@ impl Link {
         doing: &str,
         statement: impl FnOnce(&Server) -> Option<Statement<'a>>,
     ) -> Result<Option<(u64, u64)>, Failure> {
-        match self.exchange(doing, |server| statement(server).map(Text::Prepared)).await {
+        match self.exchange(ANSWER_LIMIT, doing, |server| statement(server).map(Text::Prepared)).await {
             Ok(done) => Ok(done.map(|Done { changed, drawn, .. }| (changed, drawn))),
             Err((_, Some(error::ROW_IS_LOCKED))) => Ok(None),
             Err((_, Some(code))) if error::NOT_PREPARED.contains(&code) => Ok(None),
@@ -164,7 +181,7 @@ impl Link {
     /// # Cancel safety
     /// As of [`send`](Link::send).
     pub(crate) async fn change(&self, doing: &str, text: String) -> Result<u64, Failure> {
-        match self.exchange(doing, |_| Some(Text::Plain(text))).await {
+        match self.exchange(ANSWER_LIMIT, doing, |_| Some(Text::Plain(text))).await {
             Ok(done) => Ok(done.map_or(0, |Done { changed, .. }| changed)),
             Err((failure, _)) => Err(failure),
         }
@@ -173,6 +190,7 @@ impl Link {
     /// What the server answered, or why not and what it called that. Without a text nothing is sent.
     async fn exchange<'a>(
         &self,
+        limit: Duration,
         doing: &str,
         text: impl FnOnce(&Server) -> Option<Text<'a>>,
     ) -> Result<Option<Done>, (Failure, Option<u16>)> {
@@ -190,7 +208,7 @@ impl Link {
             return Ok(None);
         };
         let opens = text.opens();
-        match tokio::time::timeout(ANSWER_LIMIT, live.query(text)).await {
+        match tokio::time::timeout(limit, live.query(text)).await {
             Ok(Ok(rows)) => {
                 let (changed, drawn) = (live.conn.affected_rows(), live.conn.last_insert_id().unwrap_or(0));
                 live.used = Instant::now();
@@ -213,7 +231,7 @@ impl Link {
                 if let Some(homeward) = &live.homeward {
                     homeward.store(true, Ordering::Relaxed);
                 }
-                Err((error::silent(&self.way.settings, ANSWER_LIMIT, doing), None))
+                Err((error::silent(&self.way.settings, limit, doing), None))
             }
         }
     }

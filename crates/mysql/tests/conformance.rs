@@ -33,7 +33,7 @@ struct Lease {
 impl Lease {
     fn address(&self) -> String {
         // A machine that is busy with the rest of the suite may take longer over an answer than a network would.
-        format!("{}?prefix={}&answer_limit=20s", MariaDb::shared().url(), self.prefix)
+        format!("{}?prefix={}&answer_limit=20s&connect_limit=60s", MariaDb::shared().url(), self.prefix)
     }
 }
 

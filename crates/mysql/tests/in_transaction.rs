@@ -240,7 +240,7 @@ async fn a_lease_that_has_ended_by_time_is_in_nobodys_way() {
         let place = Place::new().await;
         let client = place.client().await;
         // By hand: a keeper would end what was lost, perhaps at this very moment.
-        let backend = place.backend().await;
+        let backend = place.backend_at_rest().await;
         let ttl = Duration::from_millis(100);
         let short = Claim { ttl, handover_ttl: ttl, ..claim(Kind::Mutex, 0) };
         let granted = backend.acquire(&short, Wait::No).await.unwrap().expect("nobody has it");

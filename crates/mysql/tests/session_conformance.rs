@@ -21,7 +21,9 @@ struct Session {
 
 impl Session {
     fn address(&self) -> String {
-        format!("{}?liveness=session&prefix={}", server().url(), self.prefix)
+        // A machine that is busy with the rest of the suite may take longer over an answer than a network would.
+        let limits = "answer_limit=20s&connect_limit=60s";
+        format!("{}?liveness=session&prefix={}&{limits}", server().url(), self.prefix)
     }
 }
 

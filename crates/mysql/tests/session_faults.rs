@@ -6,7 +6,10 @@ use std::time::Duration;
 use tenure_core::{Client, Environment, ErrorKind, Instant};
 use tenure_testkit::proxy::{Fault, Proxy, Toward, Which};
 use tenure_testkit::servers::mariadb::{Galera, MariaDb, MariaDbOptions};
-use tenure_testkit::{Rng, a_long_hold_goes_to_the_line, eventually, eventually_async, in_time, tasks_in_turn};
+use tenure_testkit::{
+    Rng, a_long_hold_goes_to_the_line, an_unreachable_server_is_told, eventually, eventually_async, in_time, tasks_in_turn,
+    whoever_has_no_room_gets_in,
+};
 
 async fn client(url: &str) -> Client {
     let backend = tenure_mysql::connect(&url.parse().unwrap()).await.expect("the server is there");
@@ -71,7 +74,8 @@ async fn a_limit_at_the_moment_of_the_grant() {
     assert!(in_time("it can be had", holder.mutex("x").unwrap().try_lock()).await.unwrap().is_some());
 }
 
-/// F34: a host that vanishes without a word frees its locks within the ttl, rounded up; and knows before.
+/// F34: a host that vanishes without a word frees its locks within the ttl, rounded up; and knows before. So it is with what it waited
+/// for: the server gives it that when its turn comes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_host_that_vanishes() {
     let server = MariaDb::start(MariaDbOptions::new());
@@ -84,21 +88,38 @@ async fn a_host_that_vanishes() {
     }
 }
 
+/// Whether so many stand in line where they will stay: after the first moment each goes to its end.
+fn are_seen_to_wait(server: &MariaDb, many: usize) -> bool {
+    let seen = server.sql("SELECT COUNT(*) FROM tenure_session WHERE token IS NULL");
+    waiting(server).len() == many && seen == [[many.to_string()]]
+}
+
+/// How many of that host wait.
+const OTHERS: usize = 6;
+
 /// How long after a host vanished its lock is somebody else's.
 async fn freed_after(server: &MariaDb, ttl: Duration) -> Duration {
     let proxy = Proxy::start(server.address());
     let through = url(server).replace(&server.address().to_string(), &proxy.address().to_string());
     let (far, near) = (client(&through).await, client(&url(server)).await);
     let held = far.mutex("x").unwrap().ttl(ttl).unwrap().lock().await.unwrap();
+    let mut others = tokio::task::JoinSet::new();
+    for _ in 0..OTHERS {
+        let mutex = far.mutex("x").unwrap().ttl(ttl).unwrap();
+        others.spawn(async move { mutex.lock().await });
+    }
+    eventually("they wait", || are_seen_to_wait(server, OTHERS)).await;
     let lock = near.mutex("x").unwrap();
-    let waiting = tokio::spawn(async move { lock.lock().await });
+    let asking = tokio::spawn(async move { lock.lock().await });
+    eventually("it waits behind them", || are_seen_to_wait(server, OTHERS + 1)).await;
     proxy.set(Which::All, Fault::Blackhole(Toward::Both));
     let vanished = Instant::now();
-    let next = in_time("the next is let in", waiting).await.unwrap().unwrap();
+    let next = in_time("the next is let in", asking).await.unwrap().unwrap();
     let took = Instant::now().since(vanished);
     assert!(held.valid_until() < Instant::now(), "the next holder came in before the window was over");
     assert_eq!(held.check().unwrap_err().kind(), ErrorKind::Lost);
     assert!(next.token() > held.token());
+    eprintln!("{took:?} after its host vanished the lock was another's");
     took
 }
 
@@ -178,4 +199,33 @@ async fn what_nobody_could_end_is_ended_later() {
     });
     in_time("it is free", other.mutex("x").unwrap().lock()).await.unwrap().release().await.unwrap();
     using.abort();
+}
+
+/// `max_sessions` is about connections, and in nobody's way for good.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn room_for_one_session() {
+    let server = MariaDb::start(MariaDbOptions::new());
+    let (one, other) = (client(&format!("{}&max_sessions=1", url(&server))).await, client(&url(&server)).await);
+    whoever_has_no_room_gets_in(&one, &other).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_out_of_reach() {
+    let server = MariaDb::start(MariaDbOptions::new());
+    let proxy = Proxy::start(server.address());
+    let through =
+        format!("{}&answer_limit=2s", url(&server).replace(&server.address().to_string(), &proxy.address().to_string()));
+    // A machine that stands still for so long is as bad as a network.
+    let client = in_time("it is there", async {
+        loop {
+            if let Ok(backend) = tenure_mysql::connect(&through.parse().unwrap()).await {
+                break Client::with_environment(backend, Environment::real()).unwrap();
+            }
+        }
+    })
+    .await;
+    let cut = || {
+        proxy.set(Which::All, Fault::Blackhole(Toward::Both));
+    };
+    an_unreachable_server_is_told(&client, cut).await;
 }

@@ -55,7 +55,7 @@ pub struct Settings {
     pub patience: Duration,
     /// Refuse to connect where `doctor` would call something bad.
     pub strict: bool,
-    /// With sessions: how many claims may wait at a time, each on a session of its own; others wait for their turn in this process.
+    /// With sessions: how many claims may have a session of their own at a time, to wait on or because they had to wait.
     pub max_sessions: usize,
     /// With sessions: no pooler lends a connection to others between two statements, whatever it looks like.
     pub assume_direct: bool,

@@ -21,7 +21,7 @@ mod prepared;
 
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::ready;
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ use crate::error::{After, explain, explain_connect, refused};
 use crate::examine::{self, Server};
 use crate::verbs::Request;
 
-/// How long a request may go unanswered before its connection is given up.
+/// How long a request that is sent again may go unanswered before its connection is given up.
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 /// What a connection says unasked, and that it is over. Called on the driver's task: it must not wait.
 pub(crate) trait Pushes: Send + Sync + 'static {
@@ -52,6 +52,8 @@ pub(crate) trait Pushes: Send + Sync + 'static {
 /// A way to the primary, for one purpose.
 pub(crate) struct Link {
     way: Way,
+    /// Who hears what is said on its connections, if nobody else does.
+    hears: OnceLock<Arc<dyn Pushes>>,
     current: Mutex<Option<Arc<Live>>>,
     connecting: tokio::sync::Mutex<Attempts>,
 }
@@ -136,7 +138,12 @@ impl Link {
     }
 
     fn to(way: Way) -> Self {
-        Link { way, current: Mutex::default(), connecting: tokio::sync::Mutex::default() }
+        Link { way, hears: OnceLock::new(), current: Mutex::default(), connecting: tokio::sync::Mutex::default() }
+    }
+
+    /// From now on this one hears what is said on its connections, whoever makes them.
+    pub(crate) fn is_heard_by(&self, hears: Arc<dyn Pushes>) {
+        let _ = self.hears.set(hears);
     }
 
     fn current(&self) -> MutexGuard<'_, Option<Arc<Live>>> {
@@ -163,7 +170,7 @@ impl Link {
     pub(crate) async fn live(&self) -> Result<Arc<Live>, Failure> {
         match self.open() {
             Some(live) => Ok(live),
-            None => Box::pin(self.make(Arc::new(Deaf))).await,
+            None => Box::pin(self.make(self.hears.get().map_or_else(|| Arc::new(Deaf) as _, Arc::clone))).await,
         }
     }
 
@@ -337,7 +344,7 @@ impl Live {
     /// # Cancel safety
     /// Dropped, the request may or may not be executed.
     pub(crate) async fn send(&self, request: &Request<'_>, doing: &str) -> Result<Vec<Row>, Failure> {
-        self.exchange(self.plainly(request), doing).await
+        self.exchange(request, self.plainly(request), doing).await
     }
 
     /// The same where the server's end is ours alone: what comes often is prepared.
@@ -370,7 +377,7 @@ impl Live {
                 answer => answer,
             }
         };
-        self.exchange(asking, doing).await
+        self.exchange(request, asking, doing).await
     }
 
     async fn plainly(&self, request: &Request<'_>) -> Result<Vec<Row>, tokio_postgres::Error> {
@@ -380,11 +387,13 @@ impl Live {
     /// Asks when nobody else does, and says what came of it.
     async fn exchange(
         &self,
+        request: &Request<'_>,
         asking: impl Future<Output = Result<Vec<Row>, tokio_postgres::Error>>,
         doing: &str,
     ) -> Result<Vec<Row>, Failure> {
+        let limit = if request.is_sent_once { self.settings.answer_limit.max(ANSWER_LIMIT) } else { ANSWER_LIMIT };
         let sent = Instant::now();
-        match tokio::time::timeout(ANSWER_LIMIT, self.alone(asking)).await {
+        match tokio::time::timeout(limit, self.alone(asking)).await {
             Ok(Ok(rows)) => {
                 self.has_answered();
                 Ok(rows)
@@ -399,7 +408,7 @@ impl Live {
             }
             Err(_) => {
                 self.give_up_if_silent_since(sent);
-                let error = Error::new(ErrorKind::Unavailable, format!("no answer within {ANSWER_LIMIT:?} while {doing}"))
+                let error = Error::new(ErrorKind::Unavailable, format!("no answer within {limit:?} while {doing}"))
                     .with_store(self.settings.describe())
                     .with_hint("Is the server reachable, and is nobody altering or vacuuming tenure's tables?");
                 Err(Failure { error, fate: tenure_core::lease::Fate::Unknown, again: true })

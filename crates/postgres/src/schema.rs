@@ -179,6 +179,18 @@ mod tests {
         assert!(!layout.ddl().contains("{name}"));
     }
 
+    /// What the documentation tells people to grant.
+    #[test]
+    fn the_documentation_names_all_that_is_granted() {
+        let layout = Layout::new("public", "tenure_").unwrap();
+        let documented = include_str!("docs.md").split("```").find(|part| part.contains("GRANT SELECT")).unwrap();
+        for grant in layout.grants("app") {
+            for name in grant.split(['"', ' ', ',']).filter(|word| word.starts_with("tenure_")) {
+                assert!(documented.contains(&format!(" {name}")), "{name}");
+            }
+        }
+    }
+
     #[test]
     fn what_could_end_a_quoted_name_is_refused() {
         for bad in ["", "A", "1a", "a\"b", "a b", "ä", "a-b", "_a", &"a".repeat(32), "a;drop"] {

@@ -21,11 +21,17 @@ use crate::schema::Layout;
 pub(crate) struct Request<'a> {
     pub(crate) sql: &'a str,
     params: Vec<(Box<dyn ToSql + Sync + Send + 'a>, Type)>,
+    /// Nobody sends it again if it has no answer: it is waited for as long as an answer may take.
+    pub(crate) is_sent_once: bool,
 }
 
 impl<'a> Request<'a> {
     pub(crate) fn new(sql: &'a str) -> Self {
-        Request { sql, params: Vec::new() }
+        Request { sql, params: Vec::new(), is_sent_once: false }
+    }
+
+    pub(crate) fn once(self) -> Self {
+        Request { is_sent_once: true, ..self }
     }
 
     pub(crate) fn arg(mut self, value: impl ToSql + Sync + Send + 'a, kind: Type) -> Self {
@@ -237,11 +243,15 @@ impl Verbs {
             .arg(i64::from(ask.by.pid), Type::INT8)
             .arg(&*ask.by.host, Type::TEXT)
             .arg(ask.reason.as_str(), Type::TEXT)
+            .once()
     }
 
     /// Ends holds by force. Answer: [`counted`].
     pub(crate) fn break_holds<'a>(&'a self, name: &'a LockName, only: Option<Token>) -> Request<'a> {
-        Request::new(&self.break_holds).arg(name.as_str(), Type::TEXT).arg(only.map(|token| token.get() as i64), Type::INT8)
+        Request::new(&self.break_holds)
+            .arg(name.as_str(), Type::TEXT)
+            .arg(only.map(|token| token.get() as i64), Type::INT8)
+            .once()
     }
 
     /// Reads a cell. Answer: [`cell`].
@@ -251,7 +261,11 @@ impl Verbs {
 
     /// Writes or removes a cell. Answer: [`cell_written`].
     pub(crate) fn cell_set<'a>(&'a self, name: &'a LockName, expected: u64, value: Option<&'a [u8]>) -> Request<'a> {
-        Request::new(&self.cell_set).arg(name.as_str(), Type::TEXT).arg(expected as i64, Type::INT8).arg(value, Type::BYTEA)
+        Request::new(&self.cell_set)
+            .arg(name.as_str(), Type::TEXT)
+            .arg(expected as i64, Type::INT8)
+            .arg(value, Type::BYTEA)
+            .once()
     }
 
     /// Removes names that are idle. Answer: [`done`].

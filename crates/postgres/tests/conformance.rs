@@ -45,7 +45,7 @@ macro_rules! harness {
         impl $harness {
             fn address(&self) -> String {
                 // A machine that is busy with the rest of the suite may take longer over an answer than a network would.
-                format!("{}?prefix={}&answer_limit=20s", $url, self.prefix)
+                format!("{}?prefix={}&answer_limit=20s&connect_limit=60s", $url, self.prefix)
             }
         }
 

@@ -1,10 +1,11 @@
 //! The row lock in the user's own transaction, beside leases and sessions of the same name.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use tenure_core::retry::Retries;
-use tenure_core::{Claim, Client, Environment, ErrorKind, Guard, Kind, Sequencer, Wait};
+use tenure_core::{Backend, Claim, Client, Environment, ErrorKind, Guard, Kind, LockName, Sequencer, Wait};
 use tenure_postgres::{in_transaction, is_conflict};
 use tenure_testkit::servers::postgres::{PgBouncer, Postgres};
 use tenure_testkit::{claim, eventually, eventually_async, in_time};
@@ -44,6 +45,21 @@ impl Place {
     fn url(&self, parameters: &str) -> String {
         // A machine that is busy with the rest of the suite may take longer over an answer than a network would.
         format!("{}?prefix={}&answer_limit=60s{parameters}", Postgres::shared().url(), self.prefix)
+    }
+
+    /// A backend whose first look for leftovers is over: at this moment it would be in the way of a transaction that waits for nobody.
+    async fn backend_at_rest(&self) -> Arc<dyn Backend> {
+        let backend = tenure_postgres::connect(&self.url("").parse().unwrap()).await.unwrap();
+        let p = &self.prefix;
+        Postgres::shared().sql(&format!("INSERT INTO {p}mark (id, until) VALUES (gen_random_uuid(), 1)"));
+        let has_looked = async || {
+            let first = Claim { name: LockName::new("first").unwrap(), ..claim(Kind::Mutex, usize::MAX - 1) };
+            backend.acquire(&first, Wait::No).await.unwrap().expect("nobody else has it");
+            backend.release(&first).await.unwrap();
+            Postgres::shared().sql(&format!("SELECT count(*) FROM {p}mark")) == [["0"]]
+        };
+        eventually_async("it has looked for leftovers", has_looked).await;
+        backend
     }
 
     async fn client(&self) -> Client {
@@ -216,7 +232,7 @@ async fn a_lease_that_has_ended_by_time_is_in_nobodys_way() {
         let place = Place::new().await;
         let client = place.client().await;
         // By hand: a keeper would end what was lost, perhaps at this very moment.
-        let backend = tenure_postgres::connect(&place.url("").parse().unwrap()).await.unwrap();
+        let backend = place.backend_at_rest().await;
         let ttl = Duration::from_millis(100);
         let short = Claim { ttl, handover_ttl: ttl, ..claim(Kind::Mutex, 0) };
         let granted = backend.acquire(&short, Wait::No).await.unwrap().expect("nobody has it");
@@ -547,4 +563,47 @@ async fn whoever_may_only_what_is_granted_can_lock() {
     server.sql(&grants.join("\n"));
     let mut tx = db.transaction().await.unwrap();
     assert!(place.try_lock(&mut tx).await.unwrap().is_some());
+}
+
+/// Transactions tidy nothing. Whoever comes by does, whichever way it locks, and however many names they have left.
+#[tokio::test]
+async fn nothing_is_left_once_somebody_tidies() {
+    for parameters in ["", "&liveness=session"] {
+        let place = Place::with(parameters).await;
+        let mut db = connect().await;
+        place.client_with(parameters).await.close().await.unwrap(); // which says how these tables are used
+        let tx = begin(&mut db, IsolationLevel::ReadCommitted).await;
+        let lock = format!("SELECT {}in_transaction('name ' || n, 0) FROM generate_series(1, 300) n", place.prefix);
+        tx.execute(&lock, &[]).await.unwrap();
+        tx.commit().await.unwrap();
+        let left = || Postgres::shared().sql(&format!("SELECT count(*) FROM {}name WHERE name LIKE 'name %'", place.prefix));
+        assert_eq!(left(), [["300"]]);
+        let are_gone = async || {
+            let client = place.client_with(parameters).await;
+            client.mutex("z").unwrap().lock().await.unwrap().release().await.unwrap();
+            client.close().await.unwrap();
+            left() == [["0"]]
+        };
+        eventually_async("the rows go, while others lock", are_gone).await;
+    }
+}
+
+/// Whoever tidies does not wait for a transaction that has a name, whichever way it locks.
+#[tokio::test]
+async fn whoever_tidies_waits_for_no_transaction() {
+    for parameters in ["", "&liveness=session"] {
+        let place = Place::with(parameters).await;
+        let mut db = connect().await;
+        place.client_with(parameters).await.close().await.unwrap();
+        for keeps in [false, true] {
+            let mut tx = begin(&mut db, IsolationLevel::ReadCommitted).await;
+            place.try_lock(&mut tx).await.unwrap().expect("it is free");
+            if keeps {
+                // The row is there from the first time, and looks as if nobody used it.
+                let tidy = format!("SELECT * FROM {}tidy_after(NULL, 64, 0)", place.prefix);
+                in_time("it is over", connect().await.query(&tidy, &[])).await.unwrap();
+            }
+            tx.commit().await.unwrap();
+        }
+    }
 }

@@ -7,7 +7,10 @@ use std::time::Duration;
 use tenure_core::{Client, Environment, ErrorKind, Instant};
 use tenure_testkit::proxy::{Fault, Proxy, Toward, Which};
 use tenure_testkit::servers::postgres::{BouncerOptions, PgBouncer, PoolMode, Postgres, PostgresOptions};
-use tenure_testkit::{Rng, a_long_hold_goes_to_the_line, eventually, eventually_async, in_time, tasks_in_turn};
+use tenure_testkit::{
+    Rng, a_long_hold_goes_to_the_line, an_unreachable_server_is_told, eventually, eventually_async, in_time, tasks_in_turn,
+    whoever_has_no_room_gets_in,
+};
 
 async fn client(url: &str) -> Client {
     let backend = tenure_postgres::connect(&url.parse().unwrap()).await.expect("the server is there");
@@ -241,4 +244,32 @@ async fn a_session_that_ends_while_a_mode_is_changed() {
     let (changed, held) = changing.await.unwrap();
     changed.unwrap_err();
     in_time("the loss is told", held.lost()).await;
+}
+
+/// `max_sessions` is about connections, and in nobody's way for good.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn room_for_one_session() {
+    let server = Postgres::start(PostgresOptions::new());
+    let (one, other) = (client(&format!("{}&max_sessions=1", url(&server))).await, client(&url(&server)).await);
+    whoever_has_no_room_gets_in(&one, &other).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_out_of_reach() {
+    let server = Postgres::start(PostgresOptions::new());
+    let proxy = Proxy::start(server.address());
+    let through = format!("postgres://postgres@{}/postgres?liveness=session&answer_limit=2s", proxy.address());
+    // A machine that stands still for so long is as bad as a network.
+    let client = in_time("it is there", async {
+        loop {
+            if let Ok(backend) = tenure_postgres::connect(&through.parse().unwrap()).await {
+                break Client::with_environment(backend, Environment::real()).unwrap();
+            }
+        }
+    })
+    .await;
+    let cut = || {
+        proxy.set(Which::All, Fault::Blackhole(Toward::Both));
+    };
+    an_unreachable_server_is_told(&client, cut).await;
 }

@@ -47,6 +47,24 @@ async fn tokens_rise_over_the_crash_of_one_process() {
     assert_eq!(still, Some(started), "it was the same server all the while");
 }
 
+/// The same for somebody's own transaction that comes before any client has noticed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tokens_of_transactions_rise_over_a_crash() {
+    let server = Postgres::start(PostgresOptions::new().fsync().set("wal_writer_delay", "10s"));
+    let url = format!("{}?liveness=session", server.url());
+    for _ in 0..3 {
+        let client = client(&url).await;
+        goes_on_above(&client, 0).await; // it is seeded
+        eventually("that is on the disk, and what follows is not", || server.try_sql("CHECKPOINT").is_ok()).await;
+        let highest = draw_many(&client).await;
+        drop(client); // its sessions are closed at once, and nothing of theirs is flushed
+        server.kill();
+        server.restart();
+        let token: u64 = server.sql("SELECT tenure_in_transaction('x', 0)")[0][0].parse().unwrap();
+        assert!(token > highest, "{token} after {highest}");
+    }
+}
+
 /// The highest token of several hundred.
 async fn draw_many(client: &Client) -> u64 {
     let mut highest = 0;

@@ -15,6 +15,7 @@
 //! - [`servers`]: real ones, which end with the test; [`proxy`]: a network with faults in front of them; [`mod@faults`]: what
 //!   happens to databases then
 //! - [`tasks_in_turn`]: tasks of one client that are in a hurry, beside somebody else
+//! - [`whoever_has_no_room_gets_in`], [`an_unreachable_server_is_told`]: stores whose waiters have sessions
 //! - [`shops`]: selling the last item, in as many ways as there are locks
 //! - [`names`]: names that look like something else; [`polls`]: a future that is dropped after so many polls
 //! - [`Scene`], [`Lock`], [`claim()`], [`eventually`]: what the cases are written with
@@ -40,6 +41,7 @@ mod rng;
 mod scene;
 mod seen;
 pub mod servers;
+mod sessions;
 pub mod shops;
 mod stopped;
 mod stress;
@@ -56,6 +58,7 @@ pub use lock::{Held, Lock, Options, Shape};
 pub use rng::Rng;
 pub use scene::{Need, Scene, run, run_as, serve};
 pub use seen::until_all_are_seen;
+pub use sessions::{an_unreachable_server_is_told, whoever_has_no_room_gets_in};
 pub use stopped::stop_between_writes;
 #[doc(hidden)]
 pub use tenure_core::Kind;

@@ -10,8 +10,9 @@ use crate::{Instant, LockName, Result};
 
 /// One ask in so many looks for what dead clients left; the first one of a client does.
 const EVERY: u32 = 256;
-/// How many names it looks at.
+/// How many names it looks at in one request, and in how many requests at most: whoever locks in transactions of its own tidies nothing.
 const AT_ONCE: usize = 64;
+const REQUESTS: usize = 64;
 /// How many idle names are removed together: each is a lock or two in the server until all of them are.
 const TOGETHER: usize = 256;
 
@@ -106,9 +107,15 @@ impl<D: Desk> Inner<D> {
         }
         let inner = Arc::clone(self);
         self.spawn(async move {
-            let after = inner.loose.came_by.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            if let Ok(said) = inner.desk.tidy_after(after.as_ref(), AT_ONCE).await {
-                *inner.loose.came_by.lock().unwrap_or_else(PoisonError::into_inner) = said.value;
+            let came_by = || inner.loose.came_by.lock().unwrap_or_else(PoisonError::into_inner);
+            for _ in 0..REQUESTS {
+                let after = came_by().clone();
+                let Ok(said) = inner.desk.tidy_after(after.as_ref(), AT_ONCE).await else { return };
+                let is_the_end = said.value.is_none();
+                *came_by() = said.value;
+                if is_the_end {
+                    return;
+                }
             }
         });
     }

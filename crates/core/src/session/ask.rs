@@ -17,7 +17,7 @@ use super::near::Turn;
 use super::{Answer, Inner, Server, Session, Tried, Waited, idle_limit};
 use crate::lease::tries::Tries;
 use crate::lease::{Failure, Fate, mismatch};
-use crate::{Claim, Clock, Error, ErrorKind, Grant, Instant, Result, Token, Wait};
+use crate::{Claim, Clock, Error, ErrorKind, Grant, Instant, Kind, Result, Token, Wait};
 
 /// A hold that is younger than this is shown to nobody: most are over by then, and showing costs as much as locking.
 const SHOW_AFTER: Duration = Duration::from_millis(4);
@@ -30,6 +30,10 @@ const MET: Duration = Duration::from_secs(1);
 
 /// A grant that was waited for counts from when the wait was sent, if no more than this part of its ttl is over.
 const SHORT: u32 = 8;
+
+/// How soon whoever has no room for a session tries once more on a shared one: at first, and in the long run.
+const FIRST_RETRY: Duration = Duration::from_millis(50);
+const LAST_RETRY: Duration = Duration::from_secs(2);
 
 /// Where a claim is to be tried first.
 enum First<S: Server> {
@@ -56,24 +60,33 @@ impl<S: Server> Inner<S> {
         let deadline = wait.deadline(Instant::now());
         let limits = self.server.limits();
         let limit = if wait == Wait::No { limits.answer } else { limits.patience };
-        let mut tries = None;
+        let (mut begun, mut tries) = (Instant::now(), None);
         loop {
-            let begun = Instant::now();
-            let failure = match self.ask_once(claim, wait, deadline).await {
+            let mut has_met = false;
+            let failure = match self.ask_once(claim, wait, deadline, &mut has_met).await {
                 Ok(granted) => return Ok(granted),
                 Err(failure) => failure,
             };
-            if Instant::now().since(begun) > MET {
-                tries = None;
+            let now = Instant::now();
+            if has_met {
+                (begun, tries) = (now, None);
             }
-            let tries = tries.get_or_insert_with(|| Tries::within(limit, self.server.describe()));
+            let left = limit.saturating_sub(now.since(begun));
+            let tries = tries.get_or_insert_with(|| Tries::within(left, self.server.describe()));
             if !tries.again(&failure).await {
                 return Err(failure.error);
             }
         }
     }
 
-    async fn ask_once(self: &Arc<Self>, claim: &Claim, wait: Wait, deadline: Instant) -> Answer<Option<Grant>> {
+    /// `has_met` says of a failure that it came after a while in the line of a server that worked.
+    async fn ask_once(
+        self: &Arc<Self>,
+        claim: &Claim,
+        wait: Wait,
+        deadline: Instant,
+        has_met: &mut bool,
+    ) -> Answer<Option<Grant>> {
         let mut is_near = true;
         let seat = loop {
             match self.first(claim, wait, is_near)? {
@@ -82,7 +95,7 @@ impl<S: Server> Inner<S> {
                     None => is_near = false,
                 },
                 First::Seat(seat) => break Some(seat),
-                First::Open => break self.open_shared(claim, wait).await?,
+                First::Open => break self.in_time(self.open_shared(claim, wait)).await?,
                 First::Wait => break None,
                 First::Busy => return Ok(None),
             }
@@ -95,12 +108,29 @@ impl<S: Server> Inner<S> {
         if wait == Wait::No || Instant::now() >= deadline {
             return Ok(None);
         }
-        let room = Arc::clone(&self.room);
-        let room = match before(deadline, room.acquire_owned()).await {
-            Some(room) => room.ok(),
-            None => return Ok(None),
+        let room = Arc::clone(&self.room).acquire_owned();
+        tokio::pin!(room);
+        let mut pace = FIRST_RETRY;
+        let room = loop {
+            if let Some(room) = before(deadline.min(Instant::now() + pace), &mut room).await {
+                break room.ok();
+            }
+            // Those who have the room may hold for as long as they like, and wait for us to let go of something else.
+            if let First::Seat(seat) = self.first(claim, wait, false)?
+                && let Some(grant) = self.try_on(claim, &seat).await?
+            {
+                return Ok(Some(grant));
+            }
+            if Instant::now() >= deadline {
+                return Ok(None);
+            }
+            pace = (pace * 2).min(LAST_RETRY);
         };
-        self.wait_on_own(claim, wait, deadline, room).await
+        let seat = self.seat_of_its_own(claim, room).await?;
+        let begun = Instant::now();
+        let waited = self.wait_on_own(claim, wait, deadline, &seat).await;
+        *has_met = Instant::now().since(begun) > MET;
+        waited
     }
 
     /// Where to try first; the claim is in the book then.
@@ -167,6 +197,18 @@ impl<S: Server> Inner<S> {
         }
     }
 
+    /// What opens a session, if it takes no longer than an answer may: a server that cannot be reached keeps nobody waiting for all who
+    /// came before.
+    async fn in_time<T>(&self, opening: impl Future<Output = Answer<T>>) -> Answer<T> {
+        let limit = self.server.limits().answer;
+        timeout(limit, opening).await.unwrap_or_else(|_| {
+            let error = Error::new(ErrorKind::Unavailable, format!("no session could be opened within {limit:?}"))
+                .with_store(self.server.describe())
+                .with_hint("Is the server reachable from here, and has it connections left?");
+            Err(Failure { error, fate: Fate::Refused, again: true }) // nothing of the claim is anywhere
+        })
+    }
+
     /// Tries on a session that the book has the claim on.
     async fn try_on(self: &Arc<Self>, claim: &Claim, seat: &Arc<Seat<S::Session>>) -> Answer<Option<Grant>> {
         let sent = Instant::now();
@@ -193,37 +235,44 @@ impl<S: Server> Inner<S> {
         }
     }
 
+    /// A session on which a claim can wait, and nobody else is.
+    async fn seat_of_its_own(
+        self: &Arc<Self>,
+        claim: &Claim,
+        room: Option<OwnedSemaphorePermit>,
+    ) -> Answer<Arc<Seat<S::Session>>> {
+        let idle = idle_limit(claim.ttl);
+        {
+            let mut book = self.book();
+            if let Some(seat) = book.vacant(idle) {
+                book.seat(claim, &seat, Stage::Waiting, room);
+                return Ok(seat);
+            }
+        }
+        let opened = self.in_time(self.open(idle, true)).await?;
+        self.book().seat(claim, &opened.seat, Stage::Waiting, room);
+        Ok(Arc::clone(&opened.seat))
+    }
+
     /// Waits on a session of its own.
+    ///
+    /// A session that waits need not be heard of: where its host has vanished, a server that does not find out gives it the lock when its
+    /// turn comes, and takes it away again only after the idle limit, and so with each one that waits beside it. So there, where no
+    /// order is promised, nobody waits for longer than that at a time, and what is left of a dead client goes all at once.
     async fn wait_on_own(
         self: &Arc<Self>,
         claim: &Claim,
         wait: Wait,
         deadline: Instant,
-        room: Option<OwnedSemaphorePermit>,
+        seat: &Arc<Seat<S::Session>>,
     ) -> Answer<Option<Grant>> {
-        let idle = idle_limit(claim.ttl);
-        let mut room = Some(room);
-        let seat = {
-            let mut book = self.book();
-            let vacant = book.vacant(idle);
-            if let Some(seat) = &vacant {
-                book.seat(claim, seat, Stage::Waiting, room.take().flatten());
-            }
-            vacant
-        };
-        let seat = match seat {
-            Some(seat) => seat,
-            None => {
-                let opened = self.open(idle, true).await?;
-                self.book().seat(claim, &opened.seat, Stage::Waiting, room.take().flatten());
-                Arc::clone(&opened.seat)
-            }
-        };
+        let may_stay = claim.kind != Kind::Mutex || self.server.limits().finds_vanished;
+        let longest = if may_stay { LONGEST_LIMIT } else { seat.idle };
         let (sent, waited) = loop {
             let sent = Instant::now();
             let limit = match wait.left(deadline, sent) {
-                Wait::For(left) if left < LONGEST_LIMIT => Some(left),
-                _ => None,
+                Wait::For(left) if left < longest => Some(left),
+                _ => Some(longest).filter(|longest| *longest < LONGEST_LIMIT),
             };
             match before(deadline + GRACE, seat.session.wait(claim, limit)).await {
                 // Its limit was shorter than ours. It waits anew, and nothing is left of the first time.
@@ -248,13 +297,13 @@ impl<S: Server> Inner<S> {
                 self.granted(claim, token, sent, now, Shown::anew(shown, now + SHOW_AFTER))?;
                 Ok(Some(Grant { token, until: claim.window(sent) }))
             }
-            Some(Ok(Some(Waited { shown, .. }))) => self.enter(claim, &seat, Shown::anew(shown, now)).await.map(Some),
+            Some(Ok(Some(Waited { shown, .. }))) => self.enter(claim, seat, Shown::anew(shown, now)).await.map(Some),
             Some(Ok(None)) | None => {
-                self.clear(claim, &seat).await;
+                self.clear(claim, seat).await;
                 Ok(None)
             }
             Some(Err(failure)) => {
-                self.clear(claim, &seat).await;
+                self.clear(claim, seat).await;
                 Err(failure)
             }
         }

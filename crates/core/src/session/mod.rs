@@ -11,6 +11,7 @@
 //! - `near`: a claim that another task of this client is about to let go of is passed on to the next one without the server.
 //! - `end`: letting go, and finding out what a claim has that nobody knows the state of: unlock, or close.
 //! - `moving`: a session's connection, which is driven where it is used. With the feature `net` only.
+//! - `lent`: whether a connection is a session at all, or somebody in between lends those to others.
 //! - `heart`: what must be done at its time: showing holds to others, ending those that were not renewed, tending idle sessions.
 //!
 //! [`Sessions`] puts them together as a [`Backend`](crate::Backend).
@@ -36,6 +37,7 @@ mod backend;
 mod book;
 mod end;
 mod heart;
+mod lent;
 mod looks;
 #[cfg(feature = "net")]
 mod moving;
@@ -55,6 +57,7 @@ use crate::{Ask, Claim, ClaimId, Kind, LockName, Mode, Result, Token, Versioned,
 
 pub use self::backend::Sessions;
 use self::book::Book;
+pub use self::lent::{Connection, refuse_lent};
 pub use self::looks::Looks;
 #[cfg(feature = "net")]
 pub use self::moving::{Drive, Mover, MovingStream, Place};
@@ -179,6 +182,8 @@ pub struct Limits {
     /// How often sessions that hold something are pinged besides their renewals, where the server tells nobody: for mail, and
     /// for the session's end.
     pub mail: Option<Duration>,
+    /// Whether the server finds out by itself that the host of a session which waits has vanished.
+    pub finds_vanished: bool,
 }
 
 /// What came of a wait.

@@ -3,6 +3,7 @@
 //!
 //! - `locks`: one session, and each verb on it; `texts`: the statements; `in_vain`: which waits are long
 //! - `wire`: its connection, in parts: `queue`, `connection`, `packets`, `reply`, `login`
+//! - `pooler`: whether it is one at all
 //! - `server`: opening sessions, and what is asked of the server about all of them: views, requests, breaking
 
 mod connection;
@@ -10,6 +11,7 @@ mod in_vain;
 mod locks;
 mod login;
 mod packets;
+mod pooler;
 mod queue;
 mod reply;
 mod server;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use mysql_async::Row;
 use tenure_core::backend::{Abilities, BoxFuture, Finding, Level};
 use tenure_core::lease::{self, Desk as _, Failure, Fate};
-use tenure_core::session::{Answer, Limits, Listener, Looks, Notice, Server};
+use tenure_core::session::{Answer, Limits, Listener, Looks, Notice, Server, refuse_lent};
 use tenure_core::{
     Ask, ClaimId, Error, ErrorKind, Fingerprint, Holder, Instant, LockName, Mode, Note, Origin, Result, Token, Versioned,
     View, Waiter,
@@ -55,7 +55,7 @@ impl MySqlServer {
         let ears = Arc::new(Ears::default());
         desk.attach(Arc::clone(&ears) as Arc<dyn lease::Listener>);
         let doing = "looking where this is";
-        let sets = desk.asks.send(doing, |_| "SELECT DATABASE()".to_owned()).await?;
+        let sets = desk.asks.send_once(doing, "SELECT DATABASE()".to_owned()).await?;
         let database = sets.first().and_then(|rows| rows.first()).map(|row| text(row, 0)).ok_or_else(|| nonsense(doing))?;
         let texts = Arc::new(Texts::new(&settings.prefix, database));
         let in_vain = Arc::new(InVain::new());
@@ -71,6 +71,10 @@ impl MySqlServer {
             return Err(Error::new(ErrorKind::Unsupported, what)
                 .with_store(self.settings.describe())
                 .with_hint("Two nodes would both grant the same lock. Use liveness=lease"));
+        }
+        if !self.settings.assume_direct {
+            let (one, other) = tokio::try_join!(self.dial(), self.dial())?;
+            refuse_lent(&one, &other, self.settings.describe()).await?;
         }
         if self.seed(server.dialect).await.is_err() {
             for statement in texts::statements(&self.settings.prefix, server.dialect) {
@@ -96,7 +100,7 @@ impl MySqlServer {
     }
 
     async fn send(&self, doing: &str, text: String) -> Answer<Rows> {
-        self.desk.asks.send(doing, |_| text).await
+        self.desk.asks.send_once(doing, text).await
     }
 
     async fn open_session(&self, idle: Duration) -> Answer<Arc<Locks>> {
@@ -107,11 +111,19 @@ impl MySqlServer {
             let wire = Wire::connect(&self.settings).await?;
             Locks::begin(wire, self.client, (&self.texts, &self.in_vain), dialect, idle).await
         };
+        self.in_time(opening).await.map(Arc::new)
+    }
+
+    async fn dial(&self) -> Answer<Wire> {
+        self.in_time(Wire::connect(&self.settings)).await
+    }
+
+    /// What opens a session, if it does not take too long.
+    async fn in_time<T>(&self, opening: impl Future<Output = Answer<T>>) -> Answer<T> {
         let limit = self.settings.connect_limit;
-        match tokio::time::timeout(limit, opening).await {
-            Ok(opened) => opened.map(Arc::new),
-            Err(_) => Err(Failure { fate: Fate::Refused, ..error::silent(&self.settings, limit, "opening a session") }),
-        }
+        tokio::time::timeout(limit, opening).await.unwrap_or_else(|_| {
+            Err(Failure { fate: Fate::Refused, ..error::silent(&self.settings, limit, "opening a session") })
+        })
     }
 
     async fn view_of(&self, name: &LockName) -> Answer<View> {
@@ -196,7 +208,7 @@ impl Server for MySqlServer {
 
     fn limits(&self) -> Limits {
         let Settings { answer_limit: answer, patience, max_sessions: sessions, .. } = *self.settings;
-        Limits { answer, patience, sessions, mail: Some(MAIL) }
+        Limits { answer, patience, sessions, mail: Some(MAIL), finds_vanished: false }
     }
 
     fn attach(&self, listener: Arc<dyn Listener>) {

@@ -3,13 +3,12 @@
 //! A client has one connection for this, on which it is also told when somebody has something to say about its holds. Its sessions
 //! are connections of their own.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use tenure_core::backend::{Abilities, BoxFuture, Finding, Level};
 use tenure_core::lease::{self, Desk as _, Failure, Fate};
-use tenure_core::session::{Answer, Limits, Listener, Looks, Notice, Server};
+use tenure_core::session::{Answer, Limits, Listener, Looks, Notice, Server, refuse_lent};
 use tenure_core::{
     Address, Ask, ClaimId, Error, ErrorKind, Fingerprint, Holder, Instant, LockName, Mode, Note, Origin, Result, Token,
     Versioned, View, Waiter,
@@ -18,9 +17,9 @@ use tokio::runtime::Handle;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
+use super::SESSION_ABILITIES;
 use super::advisory::{Advisory, Statements, garbled, mail};
 use super::wire::Wire;
-use super::{SESSION_ABILITIES, pooler};
 use crate::config::Settings;
 use crate::connect;
 use crate::desk::{PostgresDesk, Shared};
@@ -32,6 +31,9 @@ use crate::verbs::{self, Garbled, Request, length};
 const OLDEST: i32 = 140_000;
 /// How often it is looked whether a holder that was told to has let go.
 const LOOK_AGAIN: Duration = Duration::from_millis(3);
+/// How many names are tidied in one request, and in how many requests by whoever connects.
+const TIDIED_AT_ONCE: usize = 64;
+const TIDIED_FIRST: usize = 64;
 /// How long a holder may take to let go by itself, before its session is ended.
 const LET_GO_WITHIN: Duration = Duration::from_secs(1);
 
@@ -45,6 +47,8 @@ pub(super) struct PostgresServer {
     ears: Arc<Ears>,
     /// Which servers came first the last time, and their version.
     found: Mutex<Option<(Address, i32)>>,
+    /// The name that was tidied last.
+    came_by: Mutex<Option<LockName>>,
 }
 
 /// The statements, with the tables' names in them.
@@ -87,8 +91,10 @@ impl PostgresServer {
         let desk = PostgresDesk::new(settings.clone())?;
         let ears = Arc::new(Ears::default());
         desk.attach(Arc::clone(&ears) as Arc<dyn lease::Listener>);
+        desk.shared().asks.is_heard_by(Arc::new(Heard(Arc::downgrade(&ears))));
         let (statements, texts) = (Arc::new(Statements::new(&layout)), Texts::new(&layout));
-        Ok(PostgresServer { settings: Arc::new(settings), layout, desk, statements, texts, ears, found: Mutex::default() })
+        let (settings, found, came_by) = (Arc::new(settings), Mutex::default(), Mutex::default());
+        Ok(PostgresServer { settings, layout, desk, statements, texts, ears, found, came_by })
     }
 
     fn shared(&self) -> &Arc<Shared> {
@@ -107,11 +113,26 @@ impl PostgresServer {
         }
         if !self.settings.assume_direct {
             let (one, other) = tokio::try_join!(self.dial(&live.address), self.dial(&live.address))?;
-            pooler::refuse_pooler(&one, &other, &self.settings).await?;
+            refuse_lent(&one, &other, self.settings.describe()).await?;
         }
         self.ask(Request::new(&self.texts.seed), "seeding tokens").await?;
         self.ask(Request::new(&self.texts.tidy), "tidying").await?;
+        for _ in 0..TIDIED_FIRST {
+            if self.tidy_names().await? {
+                break;
+            }
+        }
         Ok(())
+    }
+
+    /// Removes some names that transactions of somebody's own have left, and that nobody uses any more. Whether that were all.
+    async fn tidy_names(&self) -> Answer<bool> {
+        let came_by = || self.came_by.lock().unwrap_or_else(PoisonError::into_inner);
+        let after = came_by().clone();
+        let said = self.desk.tidy_after(after.as_ref(), TIDIED_AT_ONCE).await?;
+        let is_the_end = said.value.is_none();
+        *came_by() = said.value;
+        Ok(is_the_end)
     }
 
     async fn dial(&self, address: &Address) -> Answer<Wire> {
@@ -120,29 +141,18 @@ impl PostgresServer {
 
     /// The connection for everything that is about no session of ours, and on which we are told.
     async fn control(&self) -> Answer<Arc<Live>> {
-        let asks = &self.shared().asks;
-        if let Some(live) = asks.open() {
-            if !self.ears.listens.load(Ordering::Acquire) {
-                self.listen(&live).await?;
-            }
-            return Ok(live);
+        let live = self.shared().asks.live().await?;
+        if !self.ears.listen_to(&live) {
+            let channel = self.layout.channel(self.desk.client());
+            live.batch(&format!("SET search_path = pg_catalog, pg_temp; LISTEN \"{channel}\""), "listening").await?;
+            *self.ears.on() = Arc::downgrade(&live);
+            self.ears.ring(); // what was said before nobody has heard
         }
-        self.ears.listens.store(false, Ordering::Release);
-        let live = asks.make(Arc::new(Heard(Arc::downgrade(&self.ears)))).await?;
-        self.listen(&live).await?;
         Ok(live)
     }
 
-    async fn listen(&self, live: &Live) -> Answer<()> {
-        let channel = self.layout.channel(self.desk.client());
-        live.batch(&format!("SET search_path = pg_catalog, pg_temp; LISTEN \"{channel}\""), "listening").await?;
-        self.ears.listens.store(true, Ordering::Release);
-        self.ears.ring(); // what was said before nobody has heard
-        Ok(())
-    }
-
     async fn ask(&self, request: Request<'_>, doing: &str) -> Answer<Vec<Row>> {
-        self.control().await?.send(&request, doing).await
+        self.control().await?.send(&request.once(), doing).await
     }
 
     /// Opens a session on whichever server is the primary.
@@ -250,7 +260,7 @@ impl Server for PostgresServer {
 
     fn limits(&self) -> Limits {
         let Settings { answer_limit: answer, patience, max_sessions: sessions, .. } = *self.settings;
-        Limits { answer, patience, sessions, mail: None }
+        Limits { answer, patience, sessions, mail: None, finds_vanished: true }
     }
 
     fn attach(&self, listener: Arc<dyn Listener>) {
@@ -328,7 +338,8 @@ impl Server for PostgresServer {
                     Request::new(&self.texts.hide).arg(over.pid, Type::INT4).arg(self.desk.client() as i64, Type::INT8);
                 self.ask(hide, "tidying").await?;
             }
-            self.ask(Request::new(&self.texts.tidy), "tidying").await.map(drop)
+            self.ask(Request::new(&self.texts.tidy), "tidying").await?;
+            self.tidy_names().await.map(drop)
         })
     }
 
@@ -415,10 +426,19 @@ fn stranger(pid: i32, mode: Mode) -> Holder {
 #[derive(Default)]
 struct Ears {
     listener: OnceLock<Arc<dyn Listener>>,
-    listens: AtomicBool,
+    /// The connection on which we listen.
+    on: Mutex<Weak<Live>>,
 }
 
 impl Ears {
+    fn on(&self) -> MutexGuard<'_, Weak<Live>> {
+        self.on.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn listen_to(&self, live: &Arc<Live>) -> bool {
+        std::ptr::eq(self.on().as_ptr(), Arc::as_ptr(live))
+    }
+
     fn ring(&self) {
         if let Some(listener) = self.listener.get() {
             listener.rung();
@@ -438,8 +458,7 @@ impl Pushes for Heard {
 
     fn over(&self) {
         if let Some(ears) = self.0.upgrade() {
-            ears.listens.store(false, Ordering::Release);
-            ears.ring(); // whoever fetches the mail listens again
+            ears.ring(); // whoever fetches the mail listens again, on another one
         }
     }
 }

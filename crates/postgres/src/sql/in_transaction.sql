@@ -14,7 +14,8 @@ DECLARE
   patience CONSTANT text := current_setting('lock_timeout');
   is_fresh CONSTANT boolean := current_setting('transaction_isolation') LIKE 'read%';
   liveness CONSTANT text := (SELECT s.liveness FROM {setup} s WHERE s.one);
-  keys bigint[] := '{}';
+  began CONSTANT bigint := {clock}();
+  keys bigint[] := ARRAY[{key}(of_name)];
   n {name};
   now_us bigint;
   k bigint;
@@ -23,22 +24,21 @@ BEGIN
   IF is_fresh AND {is_leased}(of_name) THEN
     RETURN 0;
   END IF;
-  IF liveness IS DISTINCT FROM 'session' THEN
-    keys := keys || {key}(of_name);
-  END IF;
   IF liveness IS DISTINCT FROM 'lease' THEN
     keys := keys || {lock_key}(of_name);
   END IF;
   BEGIN -- whatever is locked in here is let go of where the answer is no
-    IF milliseconds <> 0 THEN
-      PERFORM set_config('lock_timeout', greatest(milliseconds, 0)::text, true);
-    END IF;
     FOREACH k IN ARRAY keys LOOP
-      IF milliseconds <> 0 THEN
-        PERFORM pg_advisory_xact_lock(k);
-      ELSIF NOT pg_try_advisory_xact_lock(k) THEN
+      IF pg_try_advisory_xact_lock(k) THEN
+        CONTINUE;
+      ELSIF milliseconds = 0 THEN
         RAISE lock_not_available;
       END IF;
+      PERFORM set_config('lock_timeout', CASE
+        WHEN milliseconds < 0 THEN 0
+        ELSE greatest(milliseconds - ({clock}() - began) / 1000, 1)
+      END::text, true);
+      PERFORM pg_advisory_xact_lock(k);
     END LOOP;
     PERFORM set_config('lock_timeout', patience, true);
     SELECT * INTO n FROM {name} WHERE name = of_name FOR UPDATE;
@@ -52,7 +52,15 @@ BEGIN
     IF n.held + n.line > 0 THEN
       RAISE EXCEPTION USING ERRCODE = 'TN002';
     END IF;
-    -- Sessions have their tokens from a sequence, which was ahead of the clock when the first of them came.
+    -- Sessions have their tokens from a sequence, which was ahead of the clock when the first of them came. After a crash none may have
+    -- come yet.
+    IF liveness = 'session' AND {session_is_unseeded}() THEN
+      BEGIN -- whoever comes next does not wait for this transaction; and what was set stays
+        PERFORM {session_seed}();
+        RAISE EXCEPTION USING ERRCODE = 'TN003';
+      EXCEPTION WHEN SQLSTATE 'TN003' THEN NULL;
+      END;
+    END IF;
     n.last := CASE WHEN liveness = 'session' THEN nextval('{token}') ELSE greatest(n.last + 1, now_us) END;
     n.used := now_us;
     PERFORM {put}(n);

@@ -134,9 +134,15 @@ BEGIN
   RETURN fresh;
 END $$;
 
+-- Whether the server may have forgotten tokens: since it started, or since one of its processes crashed, nobody has set them.
+CREATE OR REPLACE FUNCTION {session_is_unseeded}() RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+  RETURN NOT EXISTS (SELECT FROM {seeded})
+      OR (SELECT last_value FROM {token}) < extract(epoch FROM pg_postmaster_start_time()) * 1000000;
+END $$;
+
 -- Sets the tokens to the clock if they are behind it: by more than a second, so that two who do so do not meet those who draw
--- one; or since before the server started, or one of its processes crashed, when it may have forgotten some. They are never set ahead of
--- the clock: what was forgotten is behind it then.
+-- one; or where the server may have forgotten some. They are never set ahead of the clock: what was forgotten is behind it then.
 CREATE OR REPLACE FUNCTION {session_seed}() RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
   clock bigint;
@@ -144,7 +150,7 @@ DECLARE
 BEGIN
   PERFORM pg_advisory_xact_lock({lock_space}(), 7);
   clock := extract(epoch FROM clock_timestamp()) * 1000000;
-  IF NOT EXISTS (SELECT FROM {seeded}) OR (SELECT last_value FROM {token}) < greatest(started, clock - 1000000) THEN
+  IF {session_is_unseeded}() OR (SELECT last_value FROM {token}) < clock - 1000000 THEN
     -- A clock that was set back since the start does not take them along.
     PERFORM setval('{token}', greatest(clock, started, (SELECT last_value FROM {token})));
     INSERT INTO {seeded} DEFAULT VALUES ON CONFLICT DO NOTHING;
