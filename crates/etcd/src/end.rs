@@ -179,7 +179,7 @@ impl Inner {
     async fn close_name(self: &Arc<Self>, claim: &Claim, ending: &Ending) -> Result<()> {
         let lease = self.grant(whole_seconds(ending.closed_for), &self.asks).await?;
         let opens = Instant::now() + ending.closed_for;
-        let token = self.token_of(claim, ending).await?;
+        let token = self.token_of(claim).await?;
         let value = Value { closing: true, ttl: ending.closed_for, token, ..Value::of(claim) };
         let mut success = vec![put(&ending.key, value.encode(), lease.id)];
         if ending.beside {
@@ -202,12 +202,11 @@ impl Inner {
     }
 
     /// An rw lock's token would change with the writing: it is kept in words.
-    async fn token_of(&self, claim: &Claim, ending: &Ending) -> Result<Option<u64>> {
+    async fn token_of(&self, claim: &Claim) -> Result<Option<u64>> {
         if claim.kind != Kind::RwLock {
             return Ok(None);
         }
         let ticket = self.ticket(claim).await.map_err(|failure| failure.error)?;
-        let _ = ending;
         Ok(ticket.map(|(ticket, _)| ticket.token().get()))
     }
 
