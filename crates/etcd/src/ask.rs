@@ -350,7 +350,7 @@ impl Inner {
             (entry.key.clone(), entry.revision, entry.written, entry.on.clone())
         };
         let moves = self.schema.layout == Layout::Tenure && on.is_none_or(|on| on.lease().seconds != seconds);
-        let to = if moves { Some(self.lasting_lease(seconds, claim.handover_ttl, &self.asks).await?) } else { None };
+        let to = if moves { Some(self.lasting_lease(seconds, &self.asks).await?) } else { None };
         let mut success = Vec::new();
         match &to {
             Some(to) if write => success.push(put(&key, Value::of(claim).encode(), to.lease().id)),
@@ -381,12 +381,12 @@ impl Inner {
         if writes && let Some(entry) = self.table().claims.get_mut(&claim.id) {
             entry.written = answer.revision();
         }
-        if let Some(to) = to {
-            let keep_by = to.lease().base() + claim.handover_ttl / 3;
-            if let Some(entry) = self.table().claims.get_mut(&claim.id) {
-                entry.on = Some(to);
-            }
-            self.beat_by(keep_by);
+        if let Some(to) = to
+            && let Some(entry) = self.table().claims.get_mut(&claim.id)
+        {
+            let base = to.lease().base();
+            entry.on = Some(to);
+            self.beat_by(base + entry.pace());
         }
         let token = if claim.kind == Kind::RwLock { answer.revision() } else { revision };
         Ok((seen(&self.schema, place, claim.mode, &key, &answer.reads()), token))
@@ -399,7 +399,7 @@ impl Inner {
         (entry.revision, entry.stage, entry.gone) = (revision, Stage::Waiting, false);
         entry.written = entry.written.max(revision);
         let key = entry.key.clone();
-        let keep_by = entry.on.as_ref().map(|on| on.lease().base() + entry.trusted() / 3);
+        let keep_by = entry.on.as_ref().map(|on| on.lease().base() + entry.pace());
         drop(table);
         self.ear.own(&key, claim.id, revision);
         if let Some(keep_by) = keep_by {

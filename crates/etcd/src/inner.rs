@@ -120,43 +120,39 @@ impl Inner {
         {
             return Ok((on, true));
         }
-        self.lease_of(seconds(claim), claim.ttl, &self.asks).await
+        let on = self.lease_of(seconds(claim), &self.asks).await?;
+        let is_old = Instant::now().since(on.lease().base()) > claim.ttl / 6;
+        Ok((on, is_old))
     }
 
-    /// The lease of so many seconds, for somebody who trusts it for that long.
-    async fn lease_of(&self, seconds: u64, ttl: Duration, link: &Link) -> std::result::Result<(OnLease, bool), Failure> {
+    /// The lease of so many seconds.
+    async fn lease_of(&self, seconds: u64, link: &Link) -> std::result::Result<OnLease, Failure> {
         if self.schema.layout == Layout::Concurrency {
             let lease = Arc::new(self.grant(seconds, link).await?); // its key is named by it, so it is the claim's alone
-            return Ok((OnLease::of(&lease), false));
+            return Ok(OnLease::of(&lease));
         }
         if let Some(on) = self.leases.get(seconds, Instant::now()) {
-            let old = Instant::now().since(on.lease().base()) > ttl / 6;
-            return Ok((on, old));
+            return Ok(on);
         }
         // To wait for whoever makes one is part of the limit: where nobody answers, all hear so at the same time.
         let (limit, came) = (self.settings.answer_limit, Instant::now());
         let making = tokio::time::timeout(limit, link.making.lock()).await;
         let _alone = making.map_err(|_| link.silence(limit, "making a lease"))?;
         if let Some(on) = self.leases.get(seconds, Instant::now()) {
-            return Ok((on, false));
+            return Ok(on);
         }
         let lease = self.grant_within((came + limit).since(Instant::now()), seconds, link).await?;
-        Ok((self.leases.add(lease, Instant::now()), false))
+        Ok(self.leases.add(lease, Instant::now()))
     }
 
     /// The same, which is not about to end: what is moved to it must not go with it.
-    pub(crate) async fn lasting_lease(
-        &self,
-        seconds: u64,
-        ttl: Duration,
-        link: &Link,
-    ) -> std::result::Result<OnLease, Failure> {
-        let (on, _) = self.lease_of(seconds, ttl, link).await?;
+    pub(crate) async fn lasting_lease(&self, seconds: u64, link: &Link) -> std::result::Result<OnLease, Failure> {
+        let on = self.lease_of(seconds, link).await?;
         let lease = on.lease();
         if Instant::now() < lease.base() + lease.lasts() / 2 || self.keep_alive(lease, link).await? {
             return Ok(on);
         }
-        Ok(self.lease_of(seconds, ttl, link).await?.0) // that one is dead, and this is another
+        self.lease_of(seconds, link).await // that one is dead, and this is another
     }
 
     /// Makes a lease.
@@ -354,11 +350,10 @@ impl Inner {
                         continue;
                     }
                     let Some(on) = entry.on.as_ref().filter(|on| !on.lease().is_dead()) else { continue };
-                    let trusted = entry.trusted();
-                    let again = on.lease().base() + trusted / 3;
+                    let again = on.lease().base() + entry.pace();
                     if again <= now {
                         due.insert(on.lease().id, on.clone());
-                        next = next.min(now + trusted / 12);
+                        next = next.min(now + entry.pace() / 4);
                     } else {
                         next = next.min(again);
                     }

@@ -6,7 +6,8 @@
 //! in the same flight as the ask that uses it.
 //!
 //! A claim asks on the lease of its ttl. One that must wait moves to a short one before long, so that a waiter that died is
-//! skipped soon; let in, it stands on that until its first renewal moves it back.
+//! skipped soon; let in, it stands on that, and trusts it for as long as it lasts, until its first renewal moves it back. Others would
+//! wait for that lease anyway: to trust it for less would save nobody anything, and lose holds where a network is slow.
 //!
 //! Who can interleave: any number of claims join and leave while one of them, the heart or a renewal keeps the lease alive.
 //! `users` counts those who are on it, so that closing a client revokes only what nobody is on; who joins while it is being

@@ -98,7 +98,7 @@ impl Inner {
         if !must_move {
             return Ok(());
         }
-        let to = self.lasting_lease(seconds(claim), claim.ttl, link).await?;
+        let to = self.lasting_lease(seconds(claim), link).await?;
         let txn = {
             let mut table = self.table();
             let Some(entry) = table.claims.get_mut(&claim.id) else { return Ok(()) };
@@ -165,7 +165,7 @@ impl Inner {
 
 /// Whether a hold was handed over, and not renewed since.
 fn stands_on_the_short_one(entry: &Entry) -> bool {
-    matches!(entry.stage, Stage::Held { .. }) && entry.trusted() < entry.claim.ttl
+    matches!(entry.stage, Stage::Held { .. }) && entry.is_on_the_short_one()
 }
 
 /// What moves a hold to the lease of its ttl, from the one that it is on.

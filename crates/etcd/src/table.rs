@@ -9,7 +9,7 @@ use std::time::Duration;
 use tenure_core::{Ask, Claim, ClaimId, Instant, LockName};
 use tokio::sync::mpsc::UnboundedSender;
 
-use crate::leases::{Lease, OnLease, fresh_id, seconds};
+use crate::leases::{Lease, OnLease, fresh_id};
 use crate::schema::Seat;
 
 /// How far a claim got.
@@ -89,12 +89,22 @@ impl Entry {
         self.under_way || self.copied
     }
 
-    /// For how long its lease is good for it: its ttl, or what a waiter is granted.
+    /// For how long its lease is good for it: its ttl, or all that the short lease of those who wait has, but for what the name stays
+    /// closed after it.
     pub(crate) fn trusted(&self) -> Duration {
-        match &self.on {
-            Some(on) if on.lease().seconds < seconds(&self.claim) => self.claim.handover_ttl,
-            _ => self.claim.ttl,
-        }
+        let lasts = self.on.as_ref().map_or(Duration::MAX, |on| on.lease().lasts());
+        self.claim.ttl.min(lasts.saturating_sub(self.claim.lock_delay))
+    }
+
+    /// Whether it is on the short lease of those who wait.
+    pub(crate) fn is_on_the_short_one(&self) -> bool {
+        self.trusted() < self.claim.ttl
+    }
+
+    /// How often its lease is kept alive while it waits. The short one often: what is left of it when the claim is let in is all the
+    /// time that its first renewal has, over a slow network too.
+    pub(crate) fn pace(&self) -> Duration {
+        if self.is_on_the_short_one() { self.claim.handover_ttl / 3 } else { self.claim.ttl / 3 }
     }
 
     pub(crate) fn is_on(&self, lease: &Lease) -> bool {

@@ -36,7 +36,7 @@ async fn a_late_copy_leaves_a_closed_name_alone() {
     let (inner, other) = (client(), client());
     let claim = Claim { lock_delay: LONG, ..mutex("moved late") };
     handed_over(&inner, &claim).await;
-    let to = inner.lasting_lease(seconds(&claim), claim.ttl, &inner.keep).await.unwrap();
+    let to = inner.lasting_lease(seconds(&claim), &inner.keep).await.unwrap();
     let copy = moving(&inner.table().claims[&claim.id], to.lease()).expect("it stands on the short one");
     let broken = key(&inner, &claim).await.key;
     assert_eq!(other.break_holds(&claim.name, None).await.unwrap(), 1);
@@ -83,7 +83,7 @@ async fn the_first_renewal_does_not_wait_for_the_others() {
 async fn a_lease_that_a_hold_may_be_on_is_used() {
     let (inner, claim) = (client(), mutex("moved without an answer"));
     handed_over(&inner, &claim).await;
-    let to = inner.lasting_lease(seconds(&claim), claim.ttl, &inner.keep).await.unwrap().lease().id;
+    let to = inner.lasting_lease(seconds(&claim), &inner.keep).await.unwrap().lease().id;
     tokio::select! {
         biased;
         moved = inner.move_back(&claim, &inner.keep) => panic!("nobody had the time to answer: {:?}", moved.is_ok()),
