@@ -2,8 +2,8 @@
 //!
 //! Who can interleave: between the put and the reads nobody, as they are one transaction; so whoever is first in it holds, and whoever
 //! is not knows whom to watch. Sent twice, the second copy finds the key and only reads. A copy that arrives after the claim was
-//! ended finds the mark that its end has left. Another kind of the same name, or another number of permits, is a condition of the
-//! same step.
+//! ended finds the mark that its end has left, or no lease to put its key on. Another kind of the same name, or another number of
+//! permits, is a condition of the same step.
 
 use std::sync::Arc;
 
@@ -213,7 +213,9 @@ impl Inner {
             Ok(Answer { value, clean, .. }) => {
                 if let Some(entry) = self.table().claims.get_mut(&claim.id) {
                     entry.under_way = !value.succeeded; // what was refused may have a key from before: see `refused`
-                    entry.copied |= !clean;
+                    if !clean {
+                        entry.copied = Some(on.clone());
+                    }
                 }
                 let (revision, succeeded) = (value.revision(), value.succeeded);
                 Ok(Some(Answered { revision, succeeded, reads: value.ranges().collect() }))

@@ -17,7 +17,7 @@ use crate::codec::Value;
 use crate::config::{Layout, Settings};
 use crate::ear::{Ear, Own, Told};
 use crate::error::{Failure, Next};
-use crate::leases::{Lease, Leases, OnLease, fresh_id, seconds, whole_seconds};
+use crate::leases::{Lease, Leases, OnLease, fresh_id, seconds};
 use crate::link::{Link, Login, Member};
 use crate::proto::{KeyValue, LeaseGrantRequest, RangeRequest};
 use crate::schema::Schema;
@@ -113,11 +113,13 @@ impl Inner {
 
     /// The lease for a claim, and whether it should be kept alive along with the ask: its window would be short otherwise.
     pub(crate) async fn lease(&self, claim: &Claim) -> std::result::Result<(OnLease, bool), Failure> {
-        // Where its key is named by its lease, another lease would leave that key in line, and the claim behind itself.
-        if self.schema.layout == Layout::Concurrency
-            && let Some(on) = self.table().claims.get(&claim.id).and_then(|entry| entry.on.clone())
-            && !on.lease().is_dead()
-        {
+        // Where its key is named by its lease, another lease would leave that key in line, and the claim behind itself. And where an ask
+        // of it may still arrive, the mark that its end leaves must be on the lease of that one and of every other.
+        let asked_on = self.table().claims.get(&claim.id).and_then(|entry| match self.schema.layout {
+            Layout::Concurrency => entry.on.clone(),
+            Layout::Tenure => entry.doubt().cloned(),
+        });
+        if let Some(on) = asked_on.filter(|on| !on.lease().is_dead()) {
             return Ok((on, true));
         }
         let on = self.lease_of(seconds(claim), &self.asks).await?;
@@ -218,19 +220,6 @@ impl Inner {
             table.claims.iter().filter(|(_, entry)| entry.is_on(lease)).map(|(id, _)| *id).collect()
         };
         lost.into_iter().for_each(|id| self.key_is_gone(id, |entry| entry.is_on(lease)));
-    }
-
-    /// What marks of ended claims are on: it lasts longer than any ask may be on its way.
-    pub(crate) async fn marks(&self) -> std::result::Result<i64, Failure> {
-        let mut marks = self.leases.marks.lock().await;
-        if let Some((id, made)) = *marks
-            && Instant::now() < made + MARK
-        {
-            return Ok(id);
-        }
-        let lease = self.grant(whole_seconds(MARK * 2), &self.asks).await?;
-        *marks = Some((lease.id, lease.base()));
-        Ok(lease.id)
     }
 
     // What the server says.
@@ -396,8 +385,6 @@ fn was_there(entry: &Entry, key: &[u8], revision: i64) -> bool {
 
 /// How long nobody has tried to end a claim before that is taken up here: longer than those who try pause in between.
 const ABANDONED: Duration = Duration::from_secs(3);
-/// How long after an ask a copy of it may still arrive.
-pub(crate) const MARK: Duration = Duration::from_secs(30);
 
 pub(crate) async fn wire_range(
     wire: crate::wire::Wire,

@@ -43,8 +43,8 @@ pub(crate) struct Entry {
     pub(crate) expires: Instant,
     /// An ask of it was sent and not answered yet, or refused, perhaps since its key is there from before: nobody knows yet.
     pub(crate) under_way: bool,
-    /// A copy of an ask of it may be on its way, though another was answered.
-    pub(crate) copied: bool,
+    /// A copy of an ask of it may be on its way, though another was answered: it would put its key on this lease.
+    pub(crate) copied: Option<OnLease>,
     pub(crate) seat: Option<Seat>,
     /// How many ends of it that compare nothing may be on their way, or breaks that left its key to keep the name closed: nobody
     /// may have its key after it.
@@ -73,7 +73,7 @@ impl Entry {
             moving_to: None,
             expires: Instant::NEVER,
             under_way: false,
-            copied: false,
+            copied: None,
             seat: None,
             loose: 0,
             asked: None,
@@ -84,9 +84,10 @@ impl Entry {
         }
     }
 
-    /// Whether an ask of it may still arrive: its end leaves a mark.
-    pub(crate) fn is_doubtful(&self) -> bool {
-        self.under_way || self.copied
+    /// The lease on which an ask of it would put its key that may still arrive: its end leaves a mark there. It asks on no other for as
+    /// long as there is one.
+    pub(crate) fn doubt(&self) -> Option<&OnLease> {
+        if self.under_way { self.on.as_ref() } else { self.copied.as_ref() }
     }
 
     /// For how long its lease is good for it: its ttl, or all that the short lease of those who wait has, but for what the name stays
@@ -146,7 +147,7 @@ impl Table {
 
     /// A claim's key keeps the name closed: it needs another, unless a copy of its ask may still put that one.
     pub(crate) fn move_over(&mut self, id: ClaimId) {
-        if let Some(entry) = self.claims.get_mut(&id).filter(|entry| !entry.is_doubtful()) {
+        if let Some(entry) = self.claims.get_mut(&id).filter(|entry| entry.doubt().is_none()) {
             (entry.seat, entry.on) = (None, None);
             self.be_another();
         }
