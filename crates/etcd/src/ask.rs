@@ -2,8 +2,8 @@
 //!
 //! Who can interleave: between the put and the reads nobody, as they are one transaction; so whoever is first in it holds, and whoever
 //! is not knows whom to watch. Sent twice, the second copy finds the key and only reads. A copy that arrives after the claim was
-//! ended finds the mark that its end has left. Another kind of the same name, or another number of permits, is a condition of the
-//! same step.
+//! ended finds the mark that its end has left, or no lease to put its key on. Another kind of the same name, or another number of
+//! permits, is a condition of the same step.
 
 use std::sync::Arc;
 
@@ -213,7 +213,9 @@ impl Inner {
             Ok(Answer { value, clean, .. }) => {
                 if let Some(entry) = self.table().claims.get_mut(&claim.id) {
                     entry.under_way = !value.succeeded; // what was refused may have a key from before: see `refused`
-                    entry.copied |= !clean;
+                    if !clean {
+                        entry.copied = Some(on.clone());
+                    }
                 }
                 let (revision, succeeded) = (value.revision(), value.succeeded);
                 Ok(Some(Answered { revision, succeeded, reads: value.ranges().collect() }))
@@ -350,7 +352,7 @@ impl Inner {
             (entry.key.clone(), entry.revision, entry.written, entry.on.clone())
         };
         let moves = self.schema.layout == Layout::Tenure && on.is_none_or(|on| on.lease().seconds != seconds);
-        let to = if moves { Some(self.lasting_lease(seconds, claim.handover_ttl, &self.asks).await?) } else { None };
+        let to = if moves { Some(self.lasting_lease(seconds, &self.asks).await?) } else { None };
         let mut success = Vec::new();
         match &to {
             Some(to) if write => success.push(put(&key, Value::of(claim).encode(), to.lease().id)),
@@ -381,12 +383,12 @@ impl Inner {
         if writes && let Some(entry) = self.table().claims.get_mut(&claim.id) {
             entry.written = answer.revision();
         }
-        if let Some(to) = to {
-            let keep_by = to.lease().base() + claim.handover_ttl / 3;
-            if let Some(entry) = self.table().claims.get_mut(&claim.id) {
-                entry.on = Some(to);
-            }
-            self.beat_by(keep_by);
+        if let Some(to) = to
+            && let Some(entry) = self.table().claims.get_mut(&claim.id)
+        {
+            let base = to.lease().base();
+            entry.on = Some(to);
+            self.beat_by(base + entry.pace());
         }
         let token = if claim.kind == Kind::RwLock { answer.revision() } else { revision };
         Ok((seen(&self.schema, place, claim.mode, &key, &answer.reads()), token))
@@ -399,7 +401,7 @@ impl Inner {
         (entry.revision, entry.stage, entry.gone) = (revision, Stage::Waiting, false);
         entry.written = entry.written.max(revision);
         let key = entry.key.clone();
-        let keep_by = entry.on.as_ref().map(|on| on.lease().base() + entry.trusted() / 3);
+        let keep_by = entry.on.as_ref().map(|on| on.lease().base() + entry.pace());
         drop(table);
         self.ear.own(&key, claim.id, revision);
         if let Some(keep_by) = keep_by {

@@ -5,10 +5,11 @@
 //!
 //! Who can interleave: the next claim of this client on the name has the same key. An end compares its create revision, or nothing
 //! where there is no other end of the claim on its way; an end that compares nothing and was not answered at the first try takes
-//! the key out of use (see [`Entry::loose`](crate::table::Entry::loose)). A copy of the claim's ask may arrive after its end: where
-//! one may be on its way the end leaves a mark in the same transaction, for longer than that can take. A minimum hold leaves the
-//! key where it is, on a lease of its own that ends when the name opens; this client opens it to the millisecond, and the lease
-//! does where the client is gone.
+//! the key out of use (see [`Entry::loose`](crate::table::Entry::loose)). A copy of the claim's ask may arrive after its end, after
+//! minutes too, where a member stood still: where one may be on its way the end leaves a mark in the same transaction, on the lease on
+//! which that copy would put its key. So the mark is there for as long as anything can come of the copy, and needs nobody to remove it. A
+//! minimum hold leaves the key where it is, on a lease of its own that ends when the name opens; this client opens it to the
+//! millisecond, and the lease does where the client is gone.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,7 +29,8 @@ use crate::wait::is_direct;
 struct Ending {
     key: Vec<u8>,
     revision: i64,
-    doubtful: bool,
+    /// The lease on which a copy of its ask may still put its key.
+    doubt: Option<OnLease>,
     /// There may be a key beside its own: any rw lock may be converted at this moment.
     beside: bool,
     held: bool,
@@ -89,7 +91,7 @@ impl Inner {
         entry.ending = closed_for.is_zero();
         entry.given_up = Some(now);
         let has_lease = self.schema.layout == Layout::Concurrency && entry.on.is_some(); // which is its own, and goes with it
-        if entry.key.is_empty() || (entry.revision == 0 && !entry.is_doubtful() && !has_lease) {
+        if entry.key.is_empty() || (entry.revision == 0 && entry.doubt().is_none() && !has_lease) {
             drop(table);
             self.forget(id); // nothing was ever sent, or nothing came of it
             return None;
@@ -97,7 +99,7 @@ impl Inner {
         Some(Ending {
             key: entry.key.clone(),
             revision: entry.revision,
-            doubtful: entry.is_doubtful(),
+            doubt: entry.doubt().cloned(),
             beside: entry.claim.kind == Kind::RwLock,
             held: matches!(entry.stage, Stage::Held { .. }) && entry.revision > 0,
             closed_for,
@@ -111,7 +113,7 @@ impl Inner {
         {
             return self.revoke(on.lease().id).await; // the key goes with it, and no copy of the ask can bring it back
         }
-        if ending.revision > 0 && !ending.doubtful && !ending.beside {
+        if ending.revision > 0 && ending.doubt.is_none() && !ending.beside {
             return self.delete_at_once(claim.id, &ending.key).await;
         }
         // Its key is used again by the next claim of this client: it must be this one's.
@@ -126,22 +128,17 @@ impl Inner {
         if ending.beside {
             deletes.push(delete(&self.schema.beside(&claim.name, &ending.key)));
         }
-        if ending.doubtful {
-            let lease = match self.marks().await {
-                Ok(lease) => Some(lease),
-                Err(failure) if failure.next == Next::Full => None,
+        if let Some(on) = &ending.doubt {
+            let mark = put(&self.schema.ended(claim.id), b"ended".to_vec(), on.lease().id);
+            let mut success = deletes.clone();
+            success.push(mark.clone());
+            let txn = TxnRequest { compare: compare.clone(), success, failure: vec![mark] };
+            on.lease().marked();
+            match self.txn("ending a claim", txn).await {
+                // End it without one: a mark is a write, which a full disk refuses; and on a lease that is gone nobody can put anything.
+                Err(failure) if matches!(failure.next, Next::Full | Next::NoLease) => {}
                 Err(failure) => return Err(failure),
-            };
-            if let Some(lease) = lease {
-                let mark = put(&self.schema.ended(claim.id), b"ended".to_vec(), lease);
-                let mut success = deletes.clone();
-                success.push(mark.clone());
-                let txn = TxnRequest { compare: compare.clone(), success, failure: vec![mark] };
-                match self.txn("ending a claim", txn).await {
-                    Err(failure) if failure.next == Next::Full => {} // a mark is a write: end it without one
-                    Err(failure) => return Err(failure),
-                    Ok(_) => return Ok(()),
-                }
+                Ok(_) => return Ok(()),
             }
         }
         let txn = TxnRequest { compare, success: deletes, failure: Vec::new() };
@@ -179,7 +176,7 @@ impl Inner {
     async fn close_name(self: &Arc<Self>, claim: &Claim, ending: &Ending) -> Result<()> {
         let lease = self.grant(whole_seconds(ending.closed_for), &self.asks).await?;
         let opens = Instant::now() + ending.closed_for;
-        let token = self.token_of(claim, ending).await?;
+        let token = self.token_of(claim).await?;
         let value = Value { closing: true, ttl: ending.closed_for, token, ..Value::of(claim) };
         let mut success = vec![put(&ending.key, value.encode(), lease.id)];
         if ending.beside {
@@ -202,12 +199,11 @@ impl Inner {
     }
 
     /// An rw lock's token would change with the writing: it is kept in words.
-    async fn token_of(&self, claim: &Claim, ending: &Ending) -> Result<Option<u64>> {
+    async fn token_of(&self, claim: &Claim) -> Result<Option<u64>> {
         if claim.kind != Kind::RwLock {
             return Ok(None);
         }
         let ticket = self.ticket(claim).await.map_err(|failure| failure.error)?;
-        let _ = ending;
         Ok(ticket.map(|(ticket, _)| ticket.token().get()))
     }
 

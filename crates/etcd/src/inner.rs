@@ -17,7 +17,7 @@ use crate::codec::Value;
 use crate::config::{Layout, Settings};
 use crate::ear::{Ear, Own, Told};
 use crate::error::{Failure, Next};
-use crate::leases::{Lease, Leases, OnLease, fresh_id, seconds, whole_seconds};
+use crate::leases::{Lease, Leases, OnLease, fresh_id, seconds};
 use crate::link::{Link, Login, Member};
 use crate::proto::{KeyValue, LeaseGrantRequest, RangeRequest};
 use crate::schema::Schema;
@@ -113,50 +113,48 @@ impl Inner {
 
     /// The lease for a claim, and whether it should be kept alive along with the ask: its window would be short otherwise.
     pub(crate) async fn lease(&self, claim: &Claim) -> std::result::Result<(OnLease, bool), Failure> {
-        // Where its key is named by its lease, another lease would leave that key in line, and the claim behind itself.
-        if self.schema.layout == Layout::Concurrency
-            && let Some(on) = self.table().claims.get(&claim.id).and_then(|entry| entry.on.clone())
-            && !on.lease().is_dead()
-        {
+        // Where its key is named by its lease, another lease would leave that key in line, and the claim behind itself. And where an ask
+        // of it may still arrive, the mark that its end leaves must be on the lease of that one and of every other.
+        let asked_on = self.table().claims.get(&claim.id).and_then(|entry| match self.schema.layout {
+            Layout::Concurrency => entry.on.clone(),
+            Layout::Tenure => entry.doubt().cloned(),
+        });
+        if let Some(on) = asked_on.filter(|on| !on.lease().is_dead()) {
             return Ok((on, true));
         }
-        self.lease_of(seconds(claim), claim.ttl, &self.asks).await
+        let on = self.lease_of(seconds(claim), &self.asks).await?;
+        let is_old = Instant::now().since(on.lease().base()) > claim.ttl / 6;
+        Ok((on, is_old))
     }
 
-    /// The lease of so many seconds, for somebody who trusts it for that long.
-    async fn lease_of(&self, seconds: u64, ttl: Duration, link: &Link) -> std::result::Result<(OnLease, bool), Failure> {
+    /// The lease of so many seconds.
+    async fn lease_of(&self, seconds: u64, link: &Link) -> std::result::Result<OnLease, Failure> {
         if self.schema.layout == Layout::Concurrency {
             let lease = Arc::new(self.grant(seconds, link).await?); // its key is named by it, so it is the claim's alone
-            return Ok((OnLease::of(&lease), false));
+            return Ok(OnLease::of(&lease));
         }
         if let Some(on) = self.leases.get(seconds, Instant::now()) {
-            let old = Instant::now().since(on.lease().base()) > ttl / 6;
-            return Ok((on, old));
+            return Ok(on);
         }
         // To wait for whoever makes one is part of the limit: where nobody answers, all hear so at the same time.
         let (limit, came) = (self.settings.answer_limit, Instant::now());
         let making = tokio::time::timeout(limit, link.making.lock()).await;
         let _alone = making.map_err(|_| link.silence(limit, "making a lease"))?;
         if let Some(on) = self.leases.get(seconds, Instant::now()) {
-            return Ok((on, false));
+            return Ok(on);
         }
         let lease = self.grant_within((came + limit).since(Instant::now()), seconds, link).await?;
-        Ok((self.leases.add(lease, Instant::now()), false))
+        Ok(self.leases.add(lease, Instant::now()))
     }
 
     /// The same, which is not about to end: what is moved to it must not go with it.
-    pub(crate) async fn lasting_lease(
-        &self,
-        seconds: u64,
-        ttl: Duration,
-        link: &Link,
-    ) -> std::result::Result<OnLease, Failure> {
-        let (on, _) = self.lease_of(seconds, ttl, link).await?;
+    pub(crate) async fn lasting_lease(&self, seconds: u64, link: &Link) -> std::result::Result<OnLease, Failure> {
+        let on = self.lease_of(seconds, link).await?;
         let lease = on.lease();
         if Instant::now() < lease.base() + lease.lasts() / 2 || self.keep_alive(lease, link).await? {
             return Ok(on);
         }
-        Ok(self.lease_of(seconds, ttl, link).await?.0) // that one is dead, and this is another
+        self.lease_of(seconds, link).await // that one is dead, and this is another
     }
 
     /// Makes a lease.
@@ -222,19 +220,6 @@ impl Inner {
             table.claims.iter().filter(|(_, entry)| entry.is_on(lease)).map(|(id, _)| *id).collect()
         };
         lost.into_iter().for_each(|id| self.key_is_gone(id, |entry| entry.is_on(lease)));
-    }
-
-    /// What marks of ended claims are on: it lasts longer than any ask may be on its way.
-    pub(crate) async fn marks(&self) -> std::result::Result<i64, Failure> {
-        let mut marks = self.leases.marks.lock().await;
-        if let Some((id, made)) = *marks
-            && Instant::now() < made + MARK
-        {
-            return Ok(id);
-        }
-        let lease = self.grant(whole_seconds(MARK * 2), &self.asks).await?;
-        *marks = Some((lease.id, lease.base()));
-        Ok(lease.id)
     }
 
     // What the server says.
@@ -354,11 +339,10 @@ impl Inner {
                         continue;
                     }
                     let Some(on) = entry.on.as_ref().filter(|on| !on.lease().is_dead()) else { continue };
-                    let trusted = entry.trusted();
-                    let again = on.lease().base() + trusted / 3;
+                    let again = on.lease().base() + entry.pace();
                     if again <= now {
                         due.insert(on.lease().id, on.clone());
-                        next = next.min(now + trusted / 12);
+                        next = next.min(now + entry.pace() / 4);
                     } else {
                         next = next.min(again);
                     }
@@ -401,8 +385,6 @@ fn was_there(entry: &Entry, key: &[u8], revision: i64) -> bool {
 
 /// How long nobody has tried to end a claim before that is taken up here: longer than those who try pause in between.
 const ABANDONED: Duration = Duration::from_secs(3);
-/// How long after an ask a copy of it may still arrive.
-pub(crate) const MARK: Duration = Duration::from_secs(30);
 
 pub(crate) async fn wire_range(
     wire: crate::wire::Wire,

@@ -6,7 +6,12 @@
 //! in the same flight as the ask that uses it.
 //!
 //! A claim asks on the lease of its ttl. One that must wait moves to a short one before long, so that a waiter that died is
-//! skipped soon; let in, it stands on that until its first renewal moves it back.
+//! skipped soon; let in, it stands on that, and trusts it for as long as it lasts, until its first renewal moves it back. Others would
+//! wait for that lease anyway: to trust it for less would save nobody anything, and lose holds where a network is slow.
+//!
+//! The marks of claims that were ended while a copy of their ask might still arrive are on the lease of the ask (see `end`), and go with
+//! it. A busy client keeps its lease alive for ever, so after [many](MANY) marks newcomers are on another one, and that ends when the last of
+//! those who are on it lets go.
 //!
 //! Who can interleave: any number of claims join and leave while one of them, the heart or a renewal keeps the lease alive.
 //! `users` counts those who are on it, so that closing a client revokes only what nobody is on; who joins while it is being
@@ -29,12 +34,14 @@ pub(crate) struct Lease {
     base: AtomicU64,
     dead: AtomicBool,
     users: AtomicUsize,
+    marks: AtomicUsize,
 }
 
 impl Lease {
     pub(crate) fn new(id: i64, seconds: u64, sent: Instant) -> Self {
         let base = AtomicU64::new(sent.as_nanos());
-        Lease { id, seconds, base, dead: AtomicBool::new(false), users: AtomicUsize::new(0) }
+        let (dead, users, marks) = (AtomicBool::new(false), AtomicUsize::new(0), AtomicUsize::new(0));
+        Lease { id, seconds, base, dead, users, marks }
     }
 
     /// From when it lasts.
@@ -54,6 +61,11 @@ impl Lease {
 
     pub(crate) fn is_dead(&self) -> bool {
         self.dead.load(Ordering::Acquire)
+    }
+
+    /// A mark is put on it.
+    pub(crate) fn marked(&self) {
+        self.marks.fetch_add(1, Ordering::Relaxed);
     }
 
     /// How long it lasts from its base.
@@ -100,8 +112,6 @@ impl Drop for OnLease {
 #[derive(Default)]
 pub(crate) struct Leases {
     by_seconds: Mutex<HashMap<u64, Arc<Lease>>>,
-    /// What marks of ended claims are on, and when it was made.
-    pub(crate) marks: tokio::sync::Mutex<Option<(i64, Instant)>>,
 }
 
 impl Leases {
@@ -109,11 +119,11 @@ impl Leases {
         self.by_seconds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The lease for so many seconds, if it is there and surely not over yet.
+    /// The lease for so many seconds, if it is there, surely not over yet, and has room for marks.
     pub(crate) fn get(&self, seconds: u64, now: Instant) -> Option<OnLease> {
         let mut map = self.map();
         let lease = map.get(&seconds)?;
-        if !lease.surely_lasts(now) {
+        if !lease.surely_lasts(now) || lease.marks.load(Ordering::Relaxed) >= MANY {
             map.remove(&seconds);
             return None;
         }
@@ -150,6 +160,9 @@ impl Leases {
         unused
     }
 }
+
+/// So many marks are enough for one lease: every renewal hears of them all.
+const MANY: usize = 64;
 
 /// The lease that a hold needs, in whole seconds.
 pub(crate) fn seconds(claim: &Claim) -> u64 {
@@ -200,6 +213,20 @@ mod tests {
         leases.add(Lease::new(1, 2, now), now);
         assert!(leases.get(2, now + Duration::from_secs(1)).is_some());
         assert!(leases.get(2, now + Duration::from_secs(2)).is_none());
+    }
+
+    /// Marks stay for as long as their lease, so that must not live for ever; whoever is on it stays there.
+    #[test]
+    fn after_many_marks_newcomers_are_on_another() {
+        let leases = Leases::default();
+        let now = Instant::now();
+        let first = leases.add(Lease::new(1, 30, now), now);
+        (1..MANY).for_each(|_| first.lease().marked());
+        assert!(leases.get(30, now).is_some());
+        first.lease().marked();
+        assert!(leases.get(30, now).is_none());
+        assert_eq!(leases.add(Lease::new(2, 30, now), now).lease().id, 2);
+        assert!(!first.lease().is_dead());
     }
 
     #[test]

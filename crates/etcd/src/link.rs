@@ -6,7 +6,7 @@
 //! Whoever finds a member dead, silent or without its leader moves the link on to the next one, once for all: the number of the
 //! move is compared, so a hundred tasks that fail together move it by one. What was asked is asked again there at once, inside
 //! the caller's limit. That is safe as every request is the same when it is done twice: a claim's key is its own, conditions
-//! are compared, and what has an end is marked (see `verbs`).
+//! are compared, and what has an end is marked (see `end`).
 
 use std::collections::HashMap;
 use std::future::Future;

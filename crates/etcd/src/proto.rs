@@ -55,8 +55,6 @@ pub(crate) struct RangeRequest {
     pub(crate) sort_target: i32,
     #[prost(bool, tag = "8")]
     pub(crate) keys_only: bool,
-    #[prost(bool, tag = "9")]
-    pub(crate) count_only: bool,
     #[prost(int64, tag = "13")]
     pub(crate) max_create_revision: i64,
 }

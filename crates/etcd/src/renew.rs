@@ -92,13 +92,21 @@ impl Inner {
     /// A hold that was handed over stands on the short lease of those who wait: its first renewal moves it to that of its ttl, and so
     /// does a conversion, before it writes anything.
     ///
-    /// A copy of it may arrive late, when the hold was converted or broken: then its key is on another lease, and is left alone.
+    /// A copy of it may arrive late, when the hold was converted or broken: then its key is on another lease, and is left alone. The
+    /// lease that it goes to may have been ended by somebody else, and nobody who is on it has told: then there is another one.
     pub(crate) async fn move_back(&self, claim: &Claim, link: &Link) -> std::result::Result<(), Failure> {
+        match self.move_once(claim, link).await {
+            Err(failure) if failure.next == Next::NoLease => self.move_once(claim, link).await,
+            moved => moved,
+        }
+    }
+
+    async fn move_once(&self, claim: &Claim, link: &Link) -> std::result::Result<(), Failure> {
         let must_move = self.table().claims.get(&claim.id).is_some_and(stands_on_the_short_one);
         if !must_move {
             return Ok(());
         }
-        let to = self.lasting_lease(seconds(claim), claim.ttl, link).await?;
+        let to = self.lasting_lease(seconds(claim), link).await?;
         let txn = {
             let mut table = self.table();
             let Some(entry) = table.claims.get_mut(&claim.id) else { return Ok(()) };
@@ -106,7 +114,11 @@ impl Inner {
             entry.moving_to = Some(to.clone()); // dropped or without an answer, it may be done: nobody may revoke that lease
             txn
         };
-        let answer = self.txn_over(link, "renewing a hold", txn).await?.value;
+        let answer = self.txn_over(link, "renewing a hold", txn).await;
+        if answer.as_ref().is_err_and(|failure| failure.next == Next::NoLease) {
+            self.lease_is_gone(to.lease()); // or every hold of that ttl would be moved there, and lost
+        }
+        let answer = answer?.value;
         if let Some(entry) = self.table().claims.get_mut(&claim.id) {
             entry.moving_to = None;
             if answer.succeeded || answer.reads().iter().flatten().any(|kv| was_moved(entry, kv, to.lease())) {
@@ -165,7 +177,7 @@ impl Inner {
 
 /// Whether a hold was handed over, and not renewed since.
 fn stands_on_the_short_one(entry: &Entry) -> bool {
-    matches!(entry.stage, Stage::Held { .. }) && entry.trusted() < entry.claim.ttl
+    matches!(entry.stage, Stage::Held { .. }) && entry.is_on_the_short_one()
 }
 
 /// What moves a hold to the lease of its ttl, from the one that it is on.

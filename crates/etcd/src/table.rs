@@ -9,7 +9,7 @@ use std::time::Duration;
 use tenure_core::{Ask, Claim, ClaimId, Instant, LockName};
 use tokio::sync::mpsc::UnboundedSender;
 
-use crate::leases::{Lease, OnLease, fresh_id, seconds};
+use crate::leases::{Lease, OnLease, fresh_id};
 use crate::schema::Seat;
 
 /// How far a claim got.
@@ -43,8 +43,8 @@ pub(crate) struct Entry {
     pub(crate) expires: Instant,
     /// An ask of it was sent and not answered yet, or refused, perhaps since its key is there from before: nobody knows yet.
     pub(crate) under_way: bool,
-    /// A copy of an ask of it may be on its way, though another was answered.
-    pub(crate) copied: bool,
+    /// A copy of an ask of it may be on its way, though another was answered: it would put its key on this lease.
+    pub(crate) copied: Option<OnLease>,
     pub(crate) seat: Option<Seat>,
     /// How many ends of it that compare nothing may be on their way, or breaks that left its key to keep the name closed: nobody
     /// may have its key after it.
@@ -73,7 +73,7 @@ impl Entry {
             moving_to: None,
             expires: Instant::NEVER,
             under_way: false,
-            copied: false,
+            copied: None,
             seat: None,
             loose: 0,
             asked: None,
@@ -84,17 +84,28 @@ impl Entry {
         }
     }
 
-    /// Whether an ask of it may still arrive: its end leaves a mark.
-    pub(crate) fn is_doubtful(&self) -> bool {
-        self.under_way || self.copied
+    /// The lease on which an ask of it would put its key that may still arrive: its end leaves a mark there. It asks on no other for as
+    /// long as there is one.
+    pub(crate) fn doubt(&self) -> Option<&OnLease> {
+        if self.under_way { self.on.as_ref() } else { self.copied.as_ref() }
     }
 
-    /// For how long its lease is good for it: its ttl, or what a waiter is granted.
+    /// For how long its lease is good for it: its ttl, or all that the short lease of those who wait has, but for what the name stays
+    /// closed after it.
     pub(crate) fn trusted(&self) -> Duration {
-        match &self.on {
-            Some(on) if on.lease().seconds < seconds(&self.claim) => self.claim.handover_ttl,
-            _ => self.claim.ttl,
-        }
+        let lasts = self.on.as_ref().map_or(Duration::MAX, |on| on.lease().lasts());
+        self.claim.ttl.min(lasts.saturating_sub(self.claim.lock_delay))
+    }
+
+    /// Whether it is on the short lease of those who wait.
+    pub(crate) fn is_on_the_short_one(&self) -> bool {
+        self.trusted() < self.claim.ttl
+    }
+
+    /// How often its lease is kept alive while it waits. The short one often: what is left of it when the claim is let in is all the
+    /// time that its first renewal has, over a slow network too.
+    pub(crate) fn pace(&self) -> Duration {
+        if self.is_on_the_short_one() { self.claim.handover_ttl / 3 } else { self.claim.ttl / 3 }
     }
 
     pub(crate) fn is_on(&self, lease: &Lease) -> bool {
@@ -136,7 +147,7 @@ impl Table {
 
     /// A claim's key keeps the name closed: it needs another, unless a copy of its ask may still put that one.
     pub(crate) fn move_over(&mut self, id: ClaimId) {
-        if let Some(entry) = self.claims.get_mut(&id).filter(|entry| !entry.is_doubtful()) {
+        if let Some(entry) = self.claims.get_mut(&id).filter(|entry| entry.doubt().is_none()) {
             (entry.seat, entry.on) = (None, None);
             self.be_another();
         }

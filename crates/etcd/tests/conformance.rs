@@ -34,7 +34,7 @@ impl Harness for Cluster {
         Self::open(&self.address()).await.expect("the cluster is there")
     }
 
-    /// All keys but the marks of ended claims, which a test of their own sees expire.
+    /// All keys but the marks of ended claims, which go with the lease of their ask: tests of their own see that.
     async fn residue(&self) -> usize {
         let keys = EtcdCluster::shared().ctl(&["get", "--prefix", "--keys-only", &format!("{}/", self.prefix)]);
         keys.lines().filter(|key| !key.is_empty() && !key.contains("/ended/")).count()

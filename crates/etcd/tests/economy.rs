@@ -42,7 +42,7 @@ fn count(cluster: &EtcdCluster) -> Counts {
 
 /// Two hundred wait for one name, in one client and in ten.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hand_over_is_one_event_and_two_requests() {
+async fn a_hand_over_is_two_requests_and_two_events_at_most() {
     for clients in [1, 10] {
         one_of_five(async || hand_overs(clients).await).await;
     }
@@ -87,7 +87,8 @@ async fn hand_overs(clients: usize) -> Result<(), String> {
         "{WAITERS} hand-overs over {clients} clients in {took:?}: {requests} requests, {events} events, {lost} lost"
     );
     eprintln!("{seen}");
-    // Each client also keeps its lease alive, and makes sure that its member can still tell it something: twice a second.
+    // Each client also keeps the lease of its waiters alive, with a question each time, and makes sure that its member can still tell it
+    // something: that is three times in two seconds and once, and so two requests a second.
     let beats = (clients as u64 + 1) * (took.as_secs() * 2 + 4);
     // Whoever has heard nothing for twenty seconds looks by itself.
     let looks = WAITERS as u64 * (Instant::now().since(since).as_secs() / 20);

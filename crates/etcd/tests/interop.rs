@@ -2,19 +2,51 @@
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::Duration;
 
-use tenure_core::{Client, Environment, ErrorKind, Kind};
+use tenure_core::{Backend, Client, Environment, ErrorKind, Kind, Result};
 use tenure_testkit::servers::etcd::{Etcd, EtcdCluster, EtcdOptions};
-use tenure_testkit::{eventually, eventually_async, in_time};
+use tenure_testkit::taker::{Taker, Wanted};
+use tenure_testkit::{Harness, Shape, eventually, eventually_async, in_time};
 
 const LONG: Duration = Duration::from_secs(600);
 
+fn url(parameters: &str) -> String {
+    format!("{}?answer_limit=20s{parameters}", EtcdCluster::shared().url())
+}
+
 async fn client(parameters: &str) -> Client {
-    let url = format!("{}?answer_limit=20s{parameters}", EtcdCluster::shared().url());
-    let backend = tenure_etcd::connect(&url.parse().unwrap()).await.unwrap();
+    let backend = tenure_etcd::connect(&url(parameters).parse().unwrap()).await.unwrap();
     Client::with_environment(backend, Environment::real()).unwrap()
+}
+
+/// A program of ours that can be killed; does nothing unless it was started to be one.
+#[test]
+fn taker() {
+    tenure_testkit::serve::<Store>();
+}
+
+/// A cluster's URL as a store of the suite: what a second process opens.
+struct Store;
+
+impl Harness for Store {
+    async fn start() -> Self {
+        Store
+    }
+
+    async fn backend(&self) -> Arc<dyn Backend> {
+        unreachable!("it is only opened by its URL")
+    }
+
+    async fn residue(&self) -> usize {
+        0
+    }
+
+    async fn open(url: &str) -> Result<Arc<dyn Backend>> {
+        tenure_etcd::connect(&url.parse()?).await
+    }
 }
 
 /// A program that runs beside the test, and what it prints.
@@ -55,6 +87,12 @@ impl Beside {
         said.unwrap_or_default()
     }
 
+    /// SIGKILL, at which it lets go of nothing.
+    fn kill(&mut self) {
+        self.child.kill().expect("it is ours");
+        self.child.wait().expect("it is ours");
+    }
+
     /// SIGINT, at which `etcdctl lock` lets go.
     fn interrupt(&self) {
         Command::new("kill").args(["-INT", &self.child.id().to_string()]).status().expect("there is kill");
@@ -74,6 +112,11 @@ impl Drop for Beside {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Whether a key is there.
+fn is_there(key: &str) -> bool {
+    !EtcdCluster::shared().ctl(&["get", "--keys-only", key]).trim().is_empty()
 }
 
 /// `etcdctl lock` holds: we wait, are turned away, and get in when it ends.
@@ -123,7 +166,47 @@ async fn we_hold_and_etcdctl_waits() {
     in_time("and we again", mutex.lock()).await.unwrap().release().await.unwrap();
 }
 
-/// Whoever dies with the lock costs the other its lease, both ways round; and ours can be taken apart and put together.
+/// `etcdctl lock` is killed with the lock: it costs us its lease, of ten seconds, and no more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn etcdctl_dies_and_we_get_in() {
+    let client = client("&layout=concurrency").await;
+    let mut old = Beside::start(EtcdCluster::shared().etcdctl(&["lock", "interop/four"]));
+    let key = old.says("etcdctl has it").await;
+    let mutex = client.mutex("interop/four").unwrap().ttl(LONG).unwrap();
+    let waiting = tokio::spawn(async move { mutex.lock().await });
+    let in_line = async || waiting.is_finished() || client.view("interop/four").await.is_ok_and(|view| view.line.len() == 1);
+    eventually_async("we stand in line", in_line).await;
+    old.kill();
+    let held = in_time("we are let in", waiting).await.unwrap().unwrap();
+    assert!(!is_there(&key), "not before its lease is over");
+    held.check().unwrap();
+    held.release().await.unwrap();
+}
+
+/// A program of ours is killed with the lock: it costs `etcdctl lock` its lease, and no more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn we_die_and_etcdctl_gets_in() {
+    let client = client("&layout=concurrency").await;
+    let mut ours = Taker::start("interop::taker", &url("&layout=concurrency")).await;
+    let wanted = Wanted::new("interop/five", Shape::Mutex).ttl(Duration::from_secs(10));
+    let (token, _) = ours.lock(1, &wanted).await;
+    let mut old = Beside::start(EtcdCluster::shared().etcdctl(&["lock", "interop/five"]));
+    let in_line = async || {
+        if matches!(old.child.try_wait(), Ok(Some(_))) {
+            old.again();
+        }
+        let view = client.view("interop/five").await.unwrap();
+        view.line.len() == 1 || view.holders.iter().any(|holder| holder.token.get() != token)
+    };
+    eventually_async("it stands in line", in_line).await;
+    ours.kill();
+    let key = old.says("it is let in").await;
+    assert!(key.starts_with("interop/five/"), "{key}");
+    let view = client.view("interop/five").await.unwrap();
+    assert!(view.holders.iter().all(|holder| holder.token.get() != token), "not before our lease is over");
+}
+
+/// Ours take turns there as everywhere, with rising tokens, and leave nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn turns_are_taken() {
     let client = client("&layout=concurrency").await;

@@ -3,6 +3,7 @@
 //! - `support`: a store, a started `tenure`, and ways to wait
 //! - `counter`: many processes, one file, and no update lost
 //! - `databases`: schema, migrate, and rights
+//! - `etcd`: run, ls, show, ask and break on a real server
 //! - `exits`: exit codes, and what the command is told
 //! - `fence`: what comes too late is refused, in a script
 //! - `guide`: what docs/fencing.md shows in a shell
@@ -16,6 +17,7 @@
 
 mod counter;
 mod databases;
+mod etcd;
 mod exits;
 mod fence;
 mod guide;

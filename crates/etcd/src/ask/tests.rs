@@ -1,4 +1,5 @@
-//! A claim that asks again: it finds that it is in, or is ended before it has found out. And what a refusal leaves, which is nothing.
+//! A claim that asks again: it finds that it is in, or is ended before it has found out. What a refusal leaves, which is nothing. And asks
+//! that arrive when their claim was ended, however late.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -11,6 +12,12 @@ use crate::scene::{claim, client, holds, key, mutex, read, waits};
 fn permits(take: u32, of: u32) -> Claim {
     let number = |number| NonZeroU32::new(number).unwrap();
     claim(Kind::Semaphore, Mode::Permits { take: number(take), of: number(of) }, "permits")
+}
+
+/// What a claim asks.
+fn ask(client: &Inner, claim: &Claim, key: &[u8], on: &OnLease) -> TxnRequest {
+    let (compare, success) = (client.conditions(claim, key, []), vec![client.put(claim, key, on)]);
+    TxnRequest { compare, success, failure: Vec::new() }
 }
 
 /// Let in by its second ask, since the answer to the first was not waited for: the one behind it is told, as ever.
@@ -48,8 +55,7 @@ async fn a_second_ask_that_is_dropped_halfway_leaves_no_key() {
     assert!(asking.await.unwrap_err().is_cancelled());
     let (on, stale) = other.lease(&claim).await.unwrap();
     let key = other.enter(&claim, &on);
-    let (compare, success) = (other.conditions(&claim, &key, []), vec![other.put(&claim, &key, &on)]);
-    let answer = other.send(&claim, &on, stale, TxnRequest { compare, success, failure: Vec::new() }).await.unwrap();
+    let answer = other.send(&claim, &on, stale, ask(&other, &claim, &key, &on)).await.unwrap();
     assert!(!answer.expect("its lease lasts").succeeded, "it is in line already");
     assert!(read(&other, &key).await.is_some());
     other.end(&claim, Duration::ZERO).await.unwrap();
@@ -77,4 +83,62 @@ async fn a_refusal_leaves_no_mark() {
         assert_eq!(read(&inner, &inner.schema.ended(claim.id)).await, None);
     }
     inner.end(&held, Duration::ZERO).await.unwrap();
+}
+
+/// An ask arrives long after its claim was ended, while the lease lives that it names, since others are on it: it finds the mark, which
+/// is on that lease too. And when the lease is gone it has nothing to put its key on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_late_ask_finds_a_mark_or_no_lease() {
+    let (inner, claim) = (client(), mutex("asked late"));
+    let (on, _) = inner.lease(&claim).await.unwrap();
+    let key = inner.enter(&claim, &on);
+    let late = ask(&inner, &claim, &key, &on);
+    inner.end(&claim, Duration::ZERO).await.unwrap();
+    let mark = inner.schema.ended(claim.id);
+    assert_eq!(read(&inner, &mark).await.expect("nobody has answered the ask").lease, on.lease().id);
+    assert!(!inner.txn("asking for a lock", late.clone()).await.unwrap().value.succeeded);
+    assert_eq!(read(&inner, &key).await, None);
+    inner.revoke(on.lease().id).await.unwrap();
+    assert_eq!(read(&inner, &mark).await, None, "it goes with the lease");
+    let refused = inner.txn("asking for a lock", late).await.err().expect("its lease is gone");
+    assert_eq!(refused.next, Next::NoLease);
+    assert_eq!(read(&inner, &key).await, None);
+}
+
+/// A claim that has moved to the short lease of those who wait, while a copy of its ask may arrive: that names the lease of its ttl, and so
+/// there the mark is. Asked anew meanwhile, it asks on that one too, whatever others do by then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_mark_is_on_the_lease_of_the_ask() {
+    let (one, other) = (client(), client());
+    let (before, claim) = (mutex("marked"), mutex("marked"));
+    holds(&one, &before).await;
+    let asking = tokio::spawn({
+        let (other, claim) = (Arc::clone(&other), claim.clone());
+        async move { other.acquire(&claim, Wait::Forever).await }
+    });
+    waits(&other, &claim).await;
+    asking.abort();
+    assert!(asking.await.unwrap_err().is_cancelled());
+    let long = OnLease::of(&Arc::new(other.grant(seconds(&claim), &other.asks).await.unwrap())); // nobody else uses it any more
+    if let Some(entry) = other.table().claims.get_mut(&claim.id) {
+        entry.copied = Some(long.clone());
+    }
+    assert_eq!(other.lease(&claim).await.unwrap().0.lease().id, long.lease().id);
+    other.end(&claim, Duration::ZERO).await.unwrap();
+    let mark = other.schema.ended(claim.id);
+    assert_eq!(read(&other, &mark).await.expect("a copy may arrive").lease, long.lease().id);
+    other.revoke(long.lease().id).await.unwrap();
+    one.end(&before, Duration::ZERO).await.unwrap();
+}
+
+/// A claim whose lease is gone has no copy of an ask that could put anything: it is ended without a mark.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_its_lease_a_claim_is_ended_without_a_mark() {
+    let (inner, claim) = (client(), mutex("ended without a lease"));
+    let (on, _) = inner.lease(&claim).await.unwrap();
+    inner.enter(&claim, &on);
+    inner.revoke(on.lease().id).await.unwrap();
+    inner.end(&claim, Duration::ZERO).await.unwrap();
+    assert!(!inner.table().claims.contains_key(&claim.id));
+    assert_eq!(read(&inner, &inner.schema.ended(claim.id)).await, None);
 }

@@ -1,6 +1,7 @@
-//! A stream whose login is over, and one whose user may not look.
+//! A stream whose login is over, one whose user may not look, and one whose past is compacted.
 
 use super::*;
+use crate::proto::WatchEvent;
 
 /// A stream with one watch on it, and somebody who waits for what it tells.
 fn watching() -> (Arc<Ear>, Subscription, UnboundedReceiver<WatchRequest>) {
@@ -10,12 +11,18 @@ fn watching() -> (Arc<Ear>, Subscription, UnboundedReceiver<WatchRequest>) {
     (ear, subscription, requests)
 }
 
-/// What is asked for next: which key, and under which number.
-fn next(requests: &mut UnboundedReceiver<WatchRequest>) -> (Vec<u8>, i64) {
+/// What is asked for next.
+fn create(requests: &mut UnboundedReceiver<WatchRequest>) -> WatchCreateRequest {
     match requests.try_recv().ok().and_then(|request| request.watching) {
-        Some(Watching::Create(create)) => (create.key, create.watch_id),
+        Some(Watching::Create(create)) => create,
         other => panic!("a watch was to be made, not {other:?}"),
     }
+}
+
+/// The same: which key, and under which number.
+fn next(requests: &mut UnboundedReceiver<WatchRequest>) -> (Vec<u8>, i64) {
+    let create = create(requests);
+    (create.key, create.watch_id)
 }
 
 fn number(requests: &mut UnboundedReceiver<WatchRequest>) -> i64 {
@@ -113,4 +120,31 @@ async fn the_first_who_waits_rings() {
         let _second = ear.subscribe(b"y", b"", None);
         assert!(!rings().await);
     }
+}
+
+/// What happened before a watch was there is compacted away: it is watched from now on, and whoever may have missed something looks.
+#[test]
+fn what_is_forgotten_is_looked_at() {
+    let (ear, id) = (Arc::new(Ear::default()), ClaimId::from_bytes([7; 16]));
+    let mut requests = ear.opened();
+    ear.own(b"x", id, 41);
+    let mut behind = ear.subscribe(b"x", b"", Some(41));
+    ear.due(Instant::NEVER);
+    let first = create(&mut requests);
+    assert_eq!(first.start_revision, 42);
+    assert!(ear.hear(created(first.watch_id), true).is_some_and(|own| own.is_empty()));
+    assert!(matches!(behind.told.try_recv(), Ok(Told::Live)));
+    let compacted = WatchResponse { canceled: true, compact_revision: 50, watch_id: first.watch_id, ..Default::default() };
+    assert!(ear.hear(compacted, true).is_some_and(|own| own.is_empty()), "it is no refusal");
+    assert!(behind.told.try_recv().is_err());
+    let again = create(&mut requests);
+    assert_eq!((again.key, again.start_revision), (first.key, 0));
+    let own = ear.hear(created(again.watch_id), true).expect("it is no refusal");
+    assert!(matches!(own[..], [Own::Look(looks)] if looks == id));
+    assert!(matches!(behind.told.try_recv(), Ok(Told::Live)), "whoever waits looks, too");
+    let gone = WatchEvent { kind: GONE, kv: Some(KeyValue { mod_revision: 60, ..Default::default() }) };
+    let response = WatchResponse { watch_id: again.watch_id, events: vec![gone], ..Default::default() };
+    let own = ear.hear(response, true).expect("it is no refusal");
+    assert!(matches!(own[..], [Own::Told(told, Told::Gone(60))] if told == id));
+    assert!(matches!(behind.told.try_recv(), Ok(Told::Gone(60))));
 }

@@ -1,4 +1,4 @@
-//! The first renewal after a hand-over: done twice, come late, and while the member that others ask is silent.
+//! The first renewal after a hand-over: done twice, come late, while the member that others ask is silent, and to a lease that is gone.
 
 use tenure_core::{Address, Renewal};
 use tenure_testkit::in_time;
@@ -36,7 +36,7 @@ async fn a_late_copy_leaves_a_closed_name_alone() {
     let (inner, other) = (client(), client());
     let claim = Claim { lock_delay: LONG, ..mutex("moved late") };
     handed_over(&inner, &claim).await;
-    let to = inner.lasting_lease(seconds(&claim), claim.ttl, &inner.keep).await.unwrap();
+    let to = inner.lasting_lease(seconds(&claim), &inner.keep).await.unwrap();
     let copy = moving(&inner.table().claims[&claim.id], to.lease()).expect("it stands on the short one");
     let broken = key(&inner, &claim).await.key;
     assert_eq!(other.break_holds(&claim.name, None).await.unwrap(), 1);
@@ -83,7 +83,7 @@ async fn the_first_renewal_does_not_wait_for_the_others() {
 async fn a_lease_that_a_hold_may_be_on_is_used() {
     let (inner, claim) = (client(), mutex("moved without an answer"));
     handed_over(&inner, &claim).await;
-    let to = inner.lasting_lease(seconds(&claim), claim.ttl, &inner.keep).await.unwrap().lease().id;
+    let to = inner.lasting_lease(seconds(&claim), &inner.keep).await.unwrap().lease().id;
     tokio::select! {
         biased;
         moved = inner.move_back(&claim, &inner.keep) => panic!("nobody had the time to answer: {:?}", moved.is_ok()),
@@ -93,5 +93,21 @@ async fn a_lease_that_a_hold_may_be_on_is_used() {
     inner.move_back(&claim, &inner.keep).await.unwrap();
     assert_eq!(on(&inner, &claim).lease().id, to);
     assert!(inner.table().claims[&claim.id].moving_to.is_none());
+    inner.end(&claim, std::time::Duration::ZERO).await.unwrap();
+}
+
+/// Somebody has ended the lease that a hold is moved to, and nobody was on it to tell: it moves to another, and is kept.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_that_is_gone_is_not_moved_to() {
+    let (inner, claim) = (client(), mutex("moved to another"));
+    handed_over(&inner, &claim).await;
+    let gone = inner.lasting_lease(seconds(&claim), &inner.keep).await.unwrap();
+    inner.revoke(gone.lease().id).await.unwrap();
+    let renewed = inner.renew(std::slice::from_ref(&claim)).await;
+    assert!(matches!(renewed[..], [Ok(Renewal::Held { .. })]), "{renewed:?}");
+    let now = on(&inner, &claim);
+    assert_eq!(now.lease().seconds, seconds(&claim), "it has its whole ttl");
+    assert!(gone.lease().is_dead() && now.lease().id != gone.lease().id);
+    assert_eq!(key(&inner, &claim).await.lease, now.lease().id);
     inner.end(&claim, std::time::Duration::ZERO).await.unwrap();
 }

@@ -1,5 +1,6 @@
-//! Seats: given back, used again, and never two in one.
+//! Seats: given back, used again, and never two in one. And for how long a claim trusts its lease.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_core::{HANDOVER_TTL, Kind, Mode, Note, Origin};
@@ -40,4 +41,18 @@ fn seats_are_used_again_and_never_by_two() {
     let entry = table.remove(a.id).unwrap();
     table.leave(&entry);
     assert_eq!(table.seat(&claim(6, "x")).number, 1, "a seat of the past gives none back");
+}
+
+/// A waiter that is let in has all that the short lease has: a dead one costs others that much anyway. What the name stays closed for
+/// after it is not its own.
+#[test]
+fn a_claim_trusts_what_its_lease_has() {
+    for (ttl, delay, lease, trusted) in [(30, 0, 30, 30), (30, 0, 5, 5), (30, 10, 15, 5), (30, 10, 40, 30), (2, 0, 5, 2)] {
+        let (ttl, lock_delay) = (Duration::from_secs(ttl), Duration::from_secs(delay));
+        let mut entry = Entry::new(&Claim { ttl, lock_delay, ..claim(1, "x") });
+        entry.on = Some(OnLease::of(&Arc::new(Lease::new(1, lease, Instant::now()))));
+        assert_eq!(entry.trusted(), Duration::from_secs(trusted));
+        assert_eq!(entry.is_on_the_short_one(), entry.trusted() < ttl);
+        assert!(entry.pace() <= entry.trusted() / 3, "it is kept alive in time");
+    }
 }

@@ -9,16 +9,10 @@ use std::time::Duration;
 use tenure_core::{ErrorKind, Instant};
 use tenure_testkit::faults::{Crowd, Record};
 use tenure_testkit::history::expect_sound;
-use tenure_testkit::servers::etcd::{Etcd, EtcdCluster};
+use tenure_testkit::servers::etcd::EtcdCluster;
 use tenure_testkit::{Options as _, Shape, eventually, in_time};
 
-use crate::stage::{LONG, client, leaves_nothing, lets_go, line_is, patient, silence_after};
-
-/// How many leases a member has seen end that it did not end itself, as the leader does with those that nobody keeps alive.
-fn ended_by_others(member: &Etcd) -> i64 {
-    let of = |name| member.count(name) as i64;
-    of("etcd_debugging_lease_revoked_total") - of("etcd_debugging_server_lease_expired_total")
-}
+use crate::stage::{LONG, client, ended_by_others, leaves_nothing, lets_go, line_is, patient, silence_after};
 
 /// What a crowd has seen while the leader was hurt and mended.
 struct Seen {

@@ -6,6 +6,14 @@ mod closed;
 mod leader;
 mod leases;
 mod member;
+mod recovery;
 mod replies;
+mod slow;
 mod space;
 mod stage;
+
+/// The second process of `recovery`; does nothing unless it was started to be one.
+#[test]
+fn taker() {
+    tenure_testkit::serve::<stage::Store>();
+}

@@ -1,13 +1,14 @@
 //! What the faults happen to: a cluster, clients of it, and one member behind a proxy.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::{Client, Environment, ErrorKind, Instant, Result};
+use tenure_core::{Backend, Client, Environment, ErrorKind, Instant, Result};
 use tenure_testkit::faults::{Crowd, Record};
 use tenure_testkit::proxy::Proxy;
-use tenure_testkit::servers::etcd::EtcdCluster;
-use tenure_testkit::{eventually, eventually_async};
+use tenure_testkit::servers::etcd::{Etcd, EtcdCluster};
+use tenure_testkit::{Harness, eventually, eventually_async};
 
 /// Longer than any test: whoever has it loses it by a fault, not by the machine's slowness.
 pub(crate) const LONG: Duration = Duration::from_secs(600);
@@ -58,6 +59,12 @@ pub(crate) async fn silence_after(crowd: &Crowd, record: &Record, happens: impl 
     Instant::now().since(began)
 }
 
+/// How many leases a member has seen end that it did not end itself, as the leader does with those that nobody keeps alive.
+pub(crate) fn ended_by_others(member: &Etcd) -> i64 {
+    let of = |name| member.count(name) as i64;
+    of("etcd_debugging_lease_revoked_total") - of("etcd_debugging_server_lease_expired_total")
+}
+
 /// The keys of a cluster, without the marks of ended claims.
 pub(crate) fn residue(cluster: &EtcdCluster) -> Vec<String> {
     let keys = cluster.ctl(&["get", "--prefix", "--keys-only", "tenure/"]);
@@ -100,4 +107,25 @@ pub(crate) async fn leaves_nothing(cluster: &EtcdCluster, clients: impl IntoIter
 pub(crate) async fn line_is(client: &Client, name: &str, long: usize) {
     let what = format!("{long} wait for {name:?}");
     eventually_async(&what, async || client.view(name).await.is_ok_and(|view| view.line.len() == long)).await;
+}
+
+/// A cluster's URL as a store of the suite: what a second process opens.
+pub(crate) struct Store;
+
+impl Harness for Store {
+    async fn start() -> Self {
+        Store
+    }
+
+    async fn backend(&self) -> Arc<dyn Backend> {
+        unreachable!("it is only opened by its URL")
+    }
+
+    async fn residue(&self) -> usize {
+        0
+    }
+
+    async fn open(url: &str) -> Result<Arc<dyn Backend>> {
+        tenure_etcd::connect(&url.parse()?).await
+    }
 }
