@@ -10,6 +10,7 @@ use crate::harness::client_of;
 use crate::history::{History, expect_sound, expect_sound_but_order};
 use crate::suite::boxed::{Case, MutexCase, Playing};
 use crate::taker::Taker;
+use crate::wait::eventually_ok;
 use crate::{Faults, Faulty, Harness, Sabotage, Shape, eventually_async};
 
 /// A case's surroundings. What kind of store it is nobody sees, and so a case is compiled once for all of them.
@@ -109,11 +110,11 @@ impl Scene {
         (client_of(Arc::new(backend)), faults)
     }
 
-    /// A client that does not hear what the store says on its own account.
-    pub async fn deaf_client(&self) -> Client {
+    /// The same, and it does not hear what the store says on its own account.
+    pub async fn deaf_client(&self) -> (Client, Arc<Faults>) {
         let (backend, faults) = Faulty::new(self.store.backend().await);
         faults.lose_news(true);
-        client_of(Arc::new(backend))
+        (client_of(Arc::new(backend)), faults)
     }
 
     /// A second process with a client of this store.
@@ -134,20 +135,12 @@ impl Scene {
 
     /// Waits until nobody holds the name and nobody waits for it.
     pub async fn is_free(&self, client: &Client, name: &str) {
-        let mut last: Option<View> = None;
-        let free = async || {
-            let view = client.view(name).await.expect("the store can be asked");
-            let free = view.is_free();
-            last = Some(view);
-            free
-        };
-        eventually_async(&format!("{name:?} is free"), free).await;
+        shows(client, name, &format!("{name:?} is free"), View::is_free).await;
     }
 
     /// Waits until so many wait for the name.
     pub async fn line_is(&self, client: &Client, name: &str, long: usize) {
-        let what = format!("{long} wait for {name:?}");
-        eventually_async(&what, async || client.view(name).await.expect("the store can be asked").line.len() == long).await;
+        shows(client, name, &format!("{long} wait for {name:?}"), |view| view.line.len() == long).await;
     }
 
     /// The same, and each of them would be skipped if it died.
@@ -179,6 +172,15 @@ impl Scene {
         };
         eventually_async("nothing is left in the store, though somebody comes by", visited).await;
     }
+}
+
+/// Waits until a look at the name shows that. A look that fails, as on a machine that stands still for a while, shows nothing.
+async fn shows(client: &Client, name: &str, what: &str, holds: impl Fn(&View) -> bool) {
+    let looks = async || match client.view(name).await {
+        Ok(view) if holds(&view) => Ok(()),
+        other => Err(other),
+    };
+    eventually_ok(what, looks).await;
 }
 
 /// What a case needs of a store. A store that lacks it must say so itself: then *that* is what the case asserts.

@@ -1,5 +1,6 @@
 //! Waiting for conditions instead of sleeping for durations.
 
+use std::fmt::Debug;
 use std::future::Future;
 use std::time::Duration;
 
@@ -29,6 +30,21 @@ pub fn eventually_async(what: &str, mut holds: impl AsyncFnMut() -> bool) -> imp
         let mut pause = Pauses::new();
         while !holds().await {
             assert!(pause.next().await, "{what}: not within {LIMIT:?} (asked at {caller})");
+        }
+    }
+}
+
+/// The same for one that says why it does not hold yet, or could not be asked for: the panic has the last reason.
+#[track_caller]
+pub(crate) fn eventually_ok<E: Debug>(
+    what: &str,
+    mut holds: impl AsyncFnMut() -> Result<(), E>,
+) -> impl Future<Output = ()> {
+    let caller = std::panic::Location::caller();
+    async move {
+        let mut pause = Pauses::new();
+        while let Err(why) = holds().await {
+            assert!(pause.next().await, "{what}: not within {LIMIT:?} (asked at {caller}), but {why:?}");
         }
     }
 }

@@ -12,7 +12,7 @@ async fn a_member_answers_remembers_and_ends_with_its_handle() {
     let etcd = Etcd::start(EtcdOptions::new());
     etcd.ctl(&["put", "key", "value"]);
     let (pid, dir, url) = (etcd.pid(), etcd.dir().to_owned(), etcd.url());
-    assert_eq!(etcd.count("etcd_debugging_mvcc_put_total"), 1);
+    assert!(etcd.count("etcd_debugging_mvcc_put_total") >= 1); // a busy machine may need more than one try
     etcd.kill();
     assert!(!etcd.is_alive() && !etcd.is_healthy());
     etcd.restart();
@@ -112,6 +112,8 @@ fn with_tls_and_users_strangers_are_refused() {
 fn with_a_small_quota_it_is_soon_full() {
     let etcd = Etcd::start(EtcdOptions::new().quota(16 << 20));
     let value = "x".repeat(100_000);
-    let full = (0..400).any(|_| !etcd.etcdctl(&["put", "key", &value]).output().unwrap().status.success());
+    // Not whatever fails: a busy machine may need too long.
+    let refuses = || etcd.etcdctl(&["put", "key", &value]).output().unwrap().stderr;
+    let full = (0..400).any(|_| String::from_utf8_lossy(&refuses()).contains("space exceeded"));
     assert!(full && etcd.ctl(&["alarm", "list"]).contains("NOSPACE"));
 }

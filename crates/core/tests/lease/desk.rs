@@ -254,7 +254,7 @@ impl Desk for RecordDesk {
     }
 
     fn limits(&self) -> Limits {
-        Limits { answer: Duration::from_secs(5), patience: Duration::from_secs(30) }
+        Limits { answer: Duration::from_secs(20), patience: Duration::from_secs(30) }
     }
 
     fn attach(&self, listener: Arc<dyn Listener>) {

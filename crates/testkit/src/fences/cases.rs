@@ -10,7 +10,7 @@ use super::order::{self, Said, Shown};
 use super::racer::show;
 use super::{Plan, Stage};
 use crate::polls::{Polled, at_most};
-use crate::{Rng, eventually_async, in_time, names};
+use crate::{Rng, eventually_async, names};
 
 fn name(text: &str) -> LockName {
     LockName::new(text).expect("a good name")
@@ -196,7 +196,7 @@ pub(super) async fn many_tasks_race(stage: &Arc<Stage>) {
     }
     let mut all = Vec::new();
     for task in tasks {
-        all.extend(in_time("a task", task).await.expect("it does not panic"));
+        all.extend(task.await.expect("it does not panic"));
     }
     let of = |said: fn(&Said) -> bool| all.iter().filter(|it| said(&it.said)).count();
     assert_eq!(all.len() as u64, RACERS * 40, "seed {seed}");
@@ -302,7 +302,7 @@ pub(super) async fn a_killed_server_takes_nothing_back(stage: &Arc<Stage>) {
         stop.send_replace(true);
         let _ = stopped.changed().await;
         for task in tasks {
-            all.extend(in_time("a task", task).await.expect("it does not panic"));
+            all.extend(task.await.expect("it does not panic"));
         }
         sound(&*stage.fence().await, &race, &all).await;
         assert!(all.len() > round * 10);

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 /// How long one question may take. A server that is merely slow is asked again by whoever waits.
-const PATIENCE: Duration = Duration::from_millis(500);
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Sends some bytes on a connection of its own and reads until the server closes it; nothing if that does not go well.
 pub(crate) fn ask(at: SocketAddr, question: &[u8]) -> Option<String> {

@@ -28,9 +28,10 @@ pub(crate) struct Spot<const N: usize> {
 }
 
 impl Site {
-    /// A network for so many if the machine allows it.
+    /// A network for so many if the machine allows it. One that does not says so every time; one that is busy may fail once.
     pub(crate) fn network(members: usize) -> Self {
-        Network::make(members).map_or_else(Site::Loopback, Site::Network)
+        let make = || Network::make(members);
+        make().or_else(|_| make()).or_else(|_| make()).map_or_else(Site::Loopback, Site::Network)
     }
 
     /// The place of a member. In a network the ports are the usual ones; elsewhere they are free ones.

@@ -54,7 +54,7 @@ pub async fn a_guard_dropped_on_a_plain_thread(scene: &Scene) {
     let (client, other) = scene.two_clients().await;
     let held = client.mutex("x").unwrap().ttl(LONG).unwrap().lock().await.unwrap();
     thread::spawn(move || drop(held)).join().unwrap();
-    in_time("it is free", other.mutex("x").unwrap().lock()).await.unwrap().release().await.unwrap();
+    in_time("it is free", other.mutex("x").unwrap().keep(false).lock()).await.unwrap().release().await.unwrap();
 }
 
 /// A guard may be dropped while its thread unwinds.
@@ -66,7 +66,7 @@ pub async fn a_guard_dropped_by_a_panic(scene: &Scene) {
         std::panic::resume_unwind(Box::new("on purpose")); // a panic without the message
     });
     panicked.join().unwrap_err();
-    in_time("it is free", other.mutex("x").unwrap().lock()).await.unwrap().release().await.unwrap();
+    in_time("it is free", other.mutex("x").unwrap().keep(false).lock()).await.unwrap().release().await.unwrap();
 }
 
 /// A guard may be dropped after the runtime that it came from has ended, and so may a waiting future.

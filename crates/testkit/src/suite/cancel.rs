@@ -170,7 +170,7 @@ pub async fn a_task_that_holds(scene: &Scene) {
     });
     holding.await.unwrap();
     task.abort();
-    in_time("the lock is free", other.mutex("x").unwrap().lock()).await.unwrap().release().await.unwrap();
+    in_time("the lock is free", other.mutex("x").unwrap().keep(false).lock()).await.unwrap().release().await.unwrap();
 }
 
 /// Listening and looking can be dropped at will.

@@ -6,6 +6,7 @@ use tenure_core::lease::ALIVE;
 use tenure_core::{Instant, Kind};
 
 use super::LONG;
+use super::line::{holder, keeps_its_order, queue, served};
 use crate::{Scene, in_time};
 
 /// Holds of a client that is closed are held, kept, and let go as before.
@@ -44,20 +45,16 @@ pub async fn while_others_have_waited(scene: &Scene) {
         return; // there is no order to keep
     }
     let (one, other) = scene.two_clients().await;
-    let held = other.fair_mutex("x").unwrap().ttl(LONG).unwrap().lock().await.unwrap();
-    let [first, second] = [&one, &other].map(|client| client.fair_mutex("x").unwrap().ttl(LONG).unwrap().keep(false));
-    let first = tokio::spawn(async move { first.lock().await });
-    scene.line_is(&other, "x", 1).await;
-    let second = tokio::spawn(async move { second.lock().await });
-    scene.line_is(&other, "x", 2).await;
-    tokio::time::sleep(ALIVE + Duration::from_secs(1)).await;
-    one.close().await.unwrap();
-    tokio::time::sleep(Duration::from_millis(300)).await; // both have looked how they stand
-    held.release().await.unwrap();
-    let first = in_time("the first is let in", first).await.unwrap().unwrap();
-    let token = first.token();
-    first.release().await.unwrap();
-    assert!(in_time("and then the second", second).await.unwrap().unwrap().token() > token);
+    keeps_its_order(&other, async || {
+        let held = holder(&other).await;
+        let waiting = vec![queue(scene, &one, 1).await, queue(scene, &other, 2).await];
+        tokio::time::sleep(ALIVE + Duration::from_secs(1)).await;
+        one.close().await.unwrap();
+        tokio::time::sleep(Duration::from_millis(300)).await; // both have looked how they stand
+        held.release().await.unwrap();
+        served(waiting).await
+    })
+    .await;
 }
 
 /// Nobody who asks at that moment is forgotten.

@@ -21,7 +21,7 @@ pub async fn min_hold_keeps_the_name_closed(scene: &Scene) {
         if Instant::now() < before + SHORT {
             assert!(view.holders.iter().all(|holder| holder.closing) && view.holders.len() == 1, "{shape:?}: {view:?}");
         }
-        let next = in_time("it opens", shape.make(&other, "x").unwrap().lock()).await.unwrap();
+        let next = in_time("it opens", shape.make(&other, "x").unwrap().keep(false).lock()).await.unwrap();
         assert!(Instant::now() >= before + SHORT, "{shape:?} opened too early");
         next.release().await.unwrap();
         scene.is_free(&one, "x").await;
@@ -61,7 +61,7 @@ pub async fn min_hold_of_a_hold_that_has_expired(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
     let mutex = one.mutex("x").unwrap().ttl(SHORT).unwrap().keep(false).min_hold(LONG).unwrap();
     let held = mutex.lock().await.unwrap();
-    in_time("others get in", other.mutex("x").unwrap().lock()).await.unwrap().release().await.unwrap();
+    in_time("others get in", other.mutex("x").unwrap().keep(false).lock()).await.unwrap().release().await.unwrap();
     assert_eq!(held.release().await.unwrap_err().kind(), ErrorKind::Lost);
     assert!(other.mutex("x").unwrap().try_lock().await.unwrap().is_some());
 }
@@ -80,7 +80,7 @@ pub async fn lock_delay_outlives_the_guard(scene: &Scene) {
         } else {
             assert_eq!(held.release().await.unwrap_err().kind(), ErrorKind::Lost);
         }
-        let next = in_time("it opens", other.mutex("x").unwrap().lock()).await.unwrap();
+        let next = in_time("it opens", other.mutex("x").unwrap().keep(false).lock()).await.unwrap();
         assert!(Instant::now() >= before + SHORT + delay, "closed for the ttl and the delay");
         next.release().await.unwrap();
     }
@@ -106,7 +106,7 @@ pub async fn lock_delay_after_a_loss(scene: &Scene) {
     let held = mutex.lock().await.unwrap();
     let ttl = SHORT.max(one.abilities().shortest_ttl);
     assert!(held.valid_until() < Instant::now() + ttl, "the delay is not for the holder");
-    let next = in_time("it opens", other.mutex("x").unwrap().lock()).await.unwrap();
+    let next = in_time("it opens", other.mutex("x").unwrap().keep(false).lock()).await.unwrap();
     assert!(Instant::now() >= before + SHORT + delay, "closed for the ttl and the delay");
     assert_eq!(held.check().unwrap_err().kind(), ErrorKind::Lost);
     next.check().unwrap();
@@ -123,7 +123,7 @@ pub async fn no_lock_delay_after_a_release(scene: &Scene) {
     held.release().await.unwrap();
     let held = in_time("the waiter is let in", waiting).await.unwrap().unwrap();
     drop(held);
-    in_time("nor does a drop", other.mutex("x").unwrap().lock()).await.unwrap().release().await.unwrap();
+    in_time("nor does a drop", other.mutex("x").unwrap().keep(false).lock()).await.unwrap().release().await.unwrap();
 }
 
 /// The store has granted, and the waiter is dropped before it looks: nobody has held it, so nothing is closed for its sake.

@@ -13,6 +13,7 @@ pub mod durations;
 pub mod election;
 pub mod fair;
 pub mod fencing;
+mod line;
 pub mod loss;
 pub mod multi;
 pub mod mutex;

@@ -87,7 +87,7 @@ pub async fn what_is_held_is_kept_while_waiting(scene: &Scene) {
 /// The weakest speaks for all: one that is lost is the loss of all.
 pub async fn one_that_is_lost_is_the_loss_of_all(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
-    let held = make(&one, &["a", "b", "c"]).ttl(Duration::from_secs(6)).unwrap().lock().await.unwrap();
+    let held = make(&one, &["a", "b", "c"]).ttl(Duration::from_secs(30)).unwrap().lock().await.unwrap();
     held.check().unwrap();
     assert_eq!(other.break_holds("b", None).await.unwrap(), 1);
     in_time("the loss is told", held.lost()).await;
@@ -103,7 +103,7 @@ pub async fn one_that_is_lost_is_the_loss_of_all(scene: &Scene) {
 pub async fn not_kept_it_ends(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
     let held = make(&one, &["a", "b"]).ttl(SHORT).unwrap().keep(false).lock().await.unwrap();
-    let next = in_time("it can be had again", make(&other, &["b", "a"]).lock()).await.unwrap();
+    let next = in_time("it can be had again", make(&other, &["b", "a"]).keep(false).lock()).await.unwrap();
     assert!(held.valid_until() < tenure_core::Instant::now());
     assert_eq!(held.check().unwrap_err().kind(), ErrorKind::Lost);
     next.check().unwrap();
@@ -112,7 +112,7 @@ pub async fn not_kept_it_ends(scene: &Scene) {
 /// Somebody who asks for one of the names asks for all of them.
 pub async fn asked_for_one_of_them(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
-    let held = make(&one, &["a", "b"]).ttl(Duration::from_secs(6)).unwrap().lock().await.unwrap();
+    let held = make(&one, &["a", "b"]).ttl(Duration::from_secs(30)).unwrap().lock().await.unwrap();
     assert_eq!(other.ask("b", "deploy").await.unwrap(), 1);
     assert_eq!(in_time("the ask is heard", held.asked()).await.reason.as_str(), "deploy");
     held.check().unwrap();

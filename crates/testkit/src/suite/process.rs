@@ -6,6 +6,7 @@ use std::time::Duration;
 use tenure_core::{Instant, Kind};
 
 use super::LONG;
+use super::line::{entry, holder, keeps_its_order};
 use crate::history::History;
 use crate::taker::{Order, Reply, Wanted};
 use crate::{Scene, Shape, in_time};
@@ -52,35 +53,36 @@ pub async fn ten_of_fifty_waiters_are_killed(scene: &Scene) {
         return; // there is no order to keep
     }
     let client = scene.client().await;
-    let held = client.fair_mutex("x").unwrap().ttl(LONG).unwrap().lock().await.unwrap();
-    let mut takers = scene.takers(10).await;
-    let mut line = 0;
-    for (number, taker) in takers.iter_mut().enumerate() {
-        let is_killed = number < 2;
-        for slot in 0..5 {
-            // Who lives is let in for all of its ttl, however slow the machine is; who is going to be killed is not.
-            let wanted = Wanted { keep: is_killed, ..Wanted::new("x", Shape::FairMutex) };
-            taker.tell(Order::Begin(slot, wanted)).await;
-            line += 1;
-            scene.line_is(&client, "x", line).await;
+    keeps_its_order(&client, async || {
+        let held = holder(&client).await;
+        let mut takers = scene.takers(10).await;
+        let mut line = 0;
+        for (number, taker) in takers.iter_mut().enumerate() {
+            let is_killed = number < 2;
+            for slot in 0..5 {
+                // Who lives is let in for all of its ttl, however slow the machine is; who is going to be killed is not.
+                let wanted = Wanted { keep: is_killed, ..Wanted::new("x", Shape::FairMutex) };
+                taker.tell(Order::Pass(slot, wanted)).await;
+                line += 1;
+                scene.line_is(&client, "x", line).await;
+            }
+            if is_killed {
+                scene.line_is_settled(&client, "x", line).await;
+            }
         }
-        if is_killed {
-            scene.line_is_settled(&client, "x", line).await;
+        takers.drain(..2).for_each(|mut taker| taker.kill());
+        let mut entered = vec![entry(&held)];
+        held.release().await.unwrap();
+        for taker in &mut takers {
+            for slot in 0..5 {
+                taker.send(Order::Passed(slot));
+                entered.push(taker.granted().await);
+            }
         }
-    }
-    takers.drain(..2).for_each(|mut taker| taker.kill());
-    let mut last = held.token().get();
-    held.release().await.unwrap();
-    for taker in &mut takers {
-        for slot in 0..5 {
-            taker.send(Order::Await(slot));
-            let (token, _) = taker.granted().await;
-            assert!(token > last, "served in order");
-            last = token;
-            assert_eq!(taker.tell(Order::Release(slot)).await, Reply::Done);
-        }
-    }
-    scene.is_free(&client, "x").await;
+        scene.is_free(&client, "x").await;
+        entered
+    })
+    .await;
 }
 
 /// F1, P3, P12: a holder stopped past its ttl is lost as soon as it runs again, somebody else held it meanwhile, and the
@@ -150,8 +152,9 @@ pub async fn half_of_the_permits_come_back(scene: &Scene) {
     let client = scene.client().await;
     let semaphore = client.semaphore("x", 4).unwrap().keep(false); // so what comes back is had for all of its ttl
     let mut takers = scene.takers(2).await;
-    for taker in &mut takers {
-        taker.send(Order::Permits(1, Wanted::new("x", Shape::Semaphore).ttl(TTL), 2, 4));
+    let wanted = Wanted::new("x", Shape::Semaphore);
+    for (taker, wanted) in takers.iter_mut().zip([wanted.clone().ttl(TTL), wanted]) {
+        taker.send(Order::Permits(1, wanted, 2, 4));
         taker.granted().await;
     }
     assert!(semaphore.try_acquire(1).await.unwrap().is_none());

@@ -115,7 +115,7 @@ pub async fn readers_do_not_starve_a_writer(scene: &Scene) {
         });
     }
     for _ in 0..5 {
-        in_time("the writer gets in", make(&one).write()).await.unwrap().release().await.unwrap();
+        in_time("the writer gets in", make(&one).keep(false).write()).await.unwrap().release().await.unwrap();
     }
     over.store(true, Ordering::Relaxed);
     in_time("the readers end", reading.join_all()).await;
@@ -137,7 +137,7 @@ pub async fn writers_do_not_starve_a_reader(scene: &Scene) {
         });
     }
     for _ in 0..5 {
-        in_time("the reader gets in", make(&other).read()).await.unwrap().release().await.unwrap();
+        in_time("the reader gets in", make(&other).keep(false).read()).await.unwrap().release().await.unwrap();
     }
     over.store(true, Ordering::Relaxed);
     in_time("the writers end", writing.join_all()).await;
@@ -147,7 +147,7 @@ pub async fn writers_do_not_starve_a_reader(scene: &Scene) {
 pub async fn a_lost_reader_lets_the_writer_in(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
     let reader = make(&one).ttl(SHORT).unwrap().keep(false).read().await.unwrap();
-    let writer = in_time("the writer is let in", make(&other).write()).await.unwrap();
+    let writer = in_time("the writer is let in", make(&other).keep(false).write()).await.unwrap();
     assert!(reader.valid_until() < tenure_core::Instant::now());
     assert_eq!(reader.check().unwrap_err().kind(), ErrorKind::Lost);
     writer.check().unwrap();
@@ -228,7 +228,8 @@ pub async fn up_and_down_again(scene: &Scene) {
     for _ in 0..5 {
         held.downgrade().await.unwrap();
         assert!(make(&client).try_read().await.unwrap().is_some());
-        crate::eventually_async("it is alone", async || client.view("x").await.unwrap().holders.len() == 1).await;
+        let is_alone = async || client.view("x").await.is_ok_and(|view| view.holders.len() == 1);
+        crate::eventually_async("it is alone", is_alone).await;
         assert!(held.try_upgrade().await.unwrap());
         assert!(held.token() > last);
         last = held.token();
@@ -266,8 +267,14 @@ pub async fn a_conversion_gives_no_more_time_than_the_store_does(scene: &Scene) 
     faults.fail_renewals(true);
     let mut held = make(&client).ttl(Duration::from_secs(8)).unwrap().write().await.unwrap();
     tokio::time::sleep(Duration::from_secs(1)).await; // by so much it would be too long
-    held.downgrade().await.unwrap();
-    let writer = in_time("the writer is let in", make(&other).write()).await.unwrap();
+    // An answer that is late is in doubt, and it may be asked for once more.
+    let downgraded = async {
+        while let Err(error) = held.downgrade().await {
+            assert!(error.is_transient(), "{error}");
+        }
+    };
+    in_time("the downgrade", downgraded).await;
+    let writer = in_time("the writer is let in", make(&other).keep(false).write()).await.unwrap();
     assert!(held.valid_until() < tenure_core::Instant::now(), "the writer is in, and the reader may still trust its hold");
     writer.check().unwrap();
 }

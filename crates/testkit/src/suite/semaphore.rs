@@ -93,7 +93,7 @@ pub async fn small_requests_do_not_starve_a_large_one(scene: &Scene) {
         });
     }
     for _ in 0..5 {
-        in_time("the large one gets in", make(&one, 4).acquire(4)).await.unwrap().release().await.unwrap();
+        in_time("the large one gets in", make(&one, 4).keep(false).acquire(4)).await.unwrap().release().await.unwrap();
     }
     over.store(true, Ordering::Relaxed);
     in_time("the small ones end", small.join_all()).await;

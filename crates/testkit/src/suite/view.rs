@@ -114,7 +114,7 @@ pub async fn an_ask_carries_reason_and_who(scene: &Scene) {
 
 /// An ask whose message is lost is heard with the next renewal.
 pub async fn an_ask_is_heard_with_the_renewal(scene: &Scene) {
-    let (deaf, other) = (scene.deaf_client().await, scene.client().await);
+    let (deaf, other) = (scene.deaf_client().await.0, scene.client().await);
     let held = deaf.mutex("x").unwrap().ttl(Duration::from_secs(9)).unwrap().lock().await.unwrap();
     assert_eq!(other.ask("x", "please").await.unwrap(), 1);
     assert_eq!(in_time("the ask is heard", held.asked()).await.reason.as_str(), "please");
@@ -127,7 +127,7 @@ pub async fn every_holder_is_asked(scene: &Scene) {
         return; // there is never more than one
     }
     let (one, other) = scene.two_clients().await;
-    let lock = |client: &tenure_core::Client| client.rw_lock("x").unwrap().ttl(Duration::from_secs(6)).unwrap();
+    let lock = |client: &tenure_core::Client| client.rw_lock("x").unwrap().ttl(Duration::from_secs(30)).unwrap();
     let held = [lock(&one).read().await.unwrap(), lock(&other).read().await.unwrap()];
     assert_eq!(other.ask("x", "all of you").await.unwrap(), 2);
     for guard in &held {
@@ -138,7 +138,7 @@ pub async fn every_holder_is_asked(scene: &Scene) {
 /// A hold that is broken is lost to its holder, and the next one has a higher token.
 pub async fn a_broken_hold_is_lost(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
-    let held = one.mutex("x").unwrap().ttl(Duration::from_secs(6)).unwrap().lock().await.unwrap();
+    let held = one.mutex("x").unwrap().ttl(Duration::from_secs(30)).unwrap().lock().await.unwrap();
     assert_eq!(other.break_holds("x", None).await.unwrap(), 1);
     in_time("the loss is told", held.lost()).await;
     assert_eq!(held.check().unwrap_err().kind(), ErrorKind::Lost);

@@ -37,6 +37,10 @@ pub enum Order {
     Begin(Slot, Wanted),
     /// Wait for what was begun.
     Await(Slot),
+    /// Begin to wait for it, reply at once, and let go as soon as it is had.
+    Pass(Slot, Wanted),
+    /// Wait until that was done; says when it was had.
+    Passed(Slot),
     /// Take so many permits of so many, waiting for as long as it takes.
     Permits(Slot, Wanted, u32, u32),
     /// Say whether the hold may be trusted.

@@ -23,7 +23,7 @@ pub(crate) fn serve(open: impl Fn(&str) -> BoxFuture<'_, Result<Arc<dyn Backend>
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime can be built");
     let client = runtime.block_on(async { client_of(open(&url).await.expect("the store can be opened")) });
-    let mut taker = Serving { client, held: HashMap::new(), asking: HashMap::new() };
+    let mut taker = Serving { client, held: HashMap::new(), asking: HashMap::new(), passing: HashMap::new() };
     reply(&Reply::Ready);
     for line in std::io::stdin().lock().lines() {
         let Ok(order) = line.map_err(|_| ()).and_then(|line| serde_json::from_str(&line).map_err(|_| ())) else { break };
@@ -47,6 +47,7 @@ struct Serving {
     client: Client,
     held: HashMap<Slot, Held>,
     asking: HashMap<Slot, JoinHandle<Result<Held>>>,
+    passing: HashMap<Slot, JoinHandle<Result<Reply>>>,
 }
 
 impl Serving {
@@ -69,6 +70,20 @@ impl Serving {
                 let asking = self.asking.remove(&slot).expect("begun before");
                 let held = asking.await.expect("it does not panic")?;
                 self.keep(slot, held)
+            }
+            Order::Pass(slot, wanted) => {
+                let lock = self.make(&wanted)?;
+                let pass = async move {
+                    let held = lock.lock().await?;
+                    let granted = granted(&held);
+                    held.release().await.map(|()| granted)
+                };
+                self.passing.insert(slot, tokio::spawn(pass));
+                Reply::Done
+            }
+            Order::Passed(slot) => {
+                let passing = self.passing.remove(&slot).expect("begun before");
+                passing.await.expect("it does not panic")?
             }
             Order::Permits(slot, wanted, take, of) => {
                 let semaphore = self.client.semaphore(&wanted.name, of)?.ttl(wanted.ttl)?;
@@ -113,11 +128,14 @@ impl Serving {
     }
 
     fn keep(&mut self, slot: Slot, held: Held) -> Reply {
-        let at = Instant::now().as_nanos();
-        let token = held.token().get();
+        let granted = granted(&held);
         self.held.insert(slot, held);
-        Reply::Granted { token, at }
+        granted
     }
+}
+
+fn granted(held: &Held) -> Reply {
+    Reply::Granted { token: held.token().get(), at: Instant::now().as_nanos() }
 }
 
 /// Reads a number and writes one more, with nothing but the lock to make that safe.

@@ -2,6 +2,7 @@
 
 use std::process::Command;
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use super::{CLIENTS, Certificates, Etcd, EtcdOptions, PEERS, Plan, USUAL, ctl, dir};
 use crate::servers::site::{Site, Spot};
@@ -44,7 +45,9 @@ impl EtcdCluster {
     /// One on 127.0.0.1 for the whole test binary. Nobody may kill, pause or fill it.
     pub fn shared() -> &'static Self {
         static SHARED: OnceLock<EtcdCluster> = OnceLock::new();
-        SHARED.get_or_init(|| EtcdCluster::start_with(EtcdOptions::new().loopback()))
+        // Nothing waits for its elections, so a machine that stands still for a moment need not cost one.
+        let options = || EtcdOptions::new().loopback().election(Duration::from_secs(1));
+        SHARED.get_or_init(|| EtcdCluster::start_with(options()))
     }
 
     /// `etcd://` and all members, or `etcds://` with TLS, with root's password if there is one.

@@ -38,7 +38,13 @@ pub(super) fn command(options: &EtcdOptions, pem: Option<&Certificates>, members
 /// Runs it to its end and returns what it printed; panics if it failed. What came between two leaders is tried again: a machine
 /// that stands still for half a second costs an election.
 #[track_caller]
-pub(super) fn run(mut command: Command) -> String {
+pub(super) fn run(command: Command) -> String {
+    run_until(command, |_| false)
+}
+
+/// The same, and what it says when it fails may mean that it is done.
+#[track_caller]
+fn run_until(mut command: Command, is_done: fn(&str) -> bool) -> String {
     let mut output = None;
     wait_until(|| {
         let ended = output.insert(command.output().expect("it is installed"));
@@ -46,13 +52,18 @@ pub(super) fn run(mut command: Command) -> String {
     });
     let output = output.expect("it was run");
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{:?}: {}\n{said}", command.get_args(), output.status);
+    assert!(output.status.success() || is_done(&said), "{:?}: {}\n{said}", command.get_args(), output.status);
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 /// Whether that is why it failed, in etcd's words; it does not send a write again by itself.
 fn came_between_leaders(said: &str) -> bool {
     ["leader changed", "no leader", "not leader", "request timed out"].iter().any(|why| said.contains(why))
+}
+
+/// Whether what was to be made is there: then the first try has made it, and its answer came between two leaders.
+fn is_there_already(said: &str) -> bool {
+    said.contains("already exists")
 }
 
 /// Makes the users, and has everybody say who he is from then on.
@@ -64,7 +75,7 @@ pub(super) fn authenticate(options: &EtcdOptions, etcdctl: impl Fn(&[&str]) -> C
     let nobody = |args: &[&str]| {
         let mut command = etcdctl(args);
         command.env_remove("ETCDCTL_USER");
-        run(command);
+        run_until(command, is_there_already);
     };
     nobody(&["user", "add", &format!("root:{password}")]);
     nobody(&["user", "grant-role", "root", "root"]);
@@ -74,7 +85,8 @@ pub(super) fn authenticate(options: &EtcdOptions, etcdctl: impl Fn(&[&str]) -> C
         nobody(&["role", "grant-permission", &user.name, "readwrite", "--prefix=true", &user.prefix]);
         nobody(&["user", "grant-role", &user.name, &user.name]);
     }
-    nobody(&["auth", "enable"]);
+    // As root, who may say it twice: nobody may not, once it is done.
+    run(etcdctl(&["auth", "enable"]));
 }
 
 fn hosts_of(members: &[Etcd]) -> String {
