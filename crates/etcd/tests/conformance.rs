@@ -21,7 +21,7 @@ struct Cluster {
 impl Cluster {
     fn address(&self) -> String {
         // A machine that is busy with the rest of the suite may take longer over an answer than a network would.
-        format!("{}?prefix={}&answer_limit=20s", EtcdCluster::shared().url(), self.prefix)
+        format!("{}?prefix={}&answer_limit=60s", EtcdCluster::shared().url(), self.prefix)
     }
 }
 

@@ -14,7 +14,7 @@ use tenure_testkit::{Harness, Shape, eventually, eventually_async, in_time};
 const LONG: Duration = Duration::from_secs(600);
 
 fn url(parameters: &str) -> String {
-    format!("{}?answer_limit=20s{parameters}", EtcdCluster::shared().url())
+    format!("{}?answer_limit=60s{parameters}", EtcdCluster::shared().url())
 }
 
 async fn client(parameters: &str) -> Client {

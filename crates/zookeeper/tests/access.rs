@@ -7,6 +7,10 @@ use tenure_testkit::servers::zookeeper::{ClientCertificate, Ensemble, ZooKeeper,
 use tenure_testkit::{eventually, in_time};
 
 async fn open(url: &str) -> Result<Client> {
+    // A busy machine may take longer over an answer than a network would, unless the URL says how long it may.
+    let separator = if url.contains('?') { '&' } else { '?' };
+    let url =
+        if url.contains("_limit=") { url.to_owned() } else { format!("{url}{separator}connect_limit=20s&answer_limit=20s") };
     Client::with_environment(tenure_zookeeper::connect(&url.parse()?).await?, Environment::real())
 }
 
