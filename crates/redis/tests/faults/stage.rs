@@ -53,7 +53,12 @@ impl Stage {
     /// A client behind the proxy, with nothing of its own under way. It has locked and released `beacon`, which nobody else
     /// ever names, so that `Which::sent("beacon")` is its connection for asks and no other.
     pub(crate) async fn proxied(&self) -> Client {
-        let client = client(&format!("redis://{}", self.proxy.address())).await;
+        self.proxied_with("").await
+    }
+
+    /// The same, with these parameters in its URL.
+    pub(crate) async fn proxied_with(&self, parameters: &str) -> Client {
+        let client = client(&format!("redis://{}{parameters}", self.proxy.address())).await;
         // With its first ask it also looks through the index in the background. A name is in it whose record is gone, so it
         // tidies that away, and then it is done; the answer to what is asked after that is the last one.
         self.server.command(&["ZADD", "tenure:{0}:names", "0", "gone"]);
