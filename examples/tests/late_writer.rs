@@ -59,7 +59,7 @@ macro_rules! on {
 
 on!(sqlite = None);
 on!(redis = Some(Redis::shared().url()));
-on!(redlock_fenced = Some(url_of("redlock", shared_independent()) + "?durable=yes&node_limit=2s&fencing=majority"));
+on!(redlock_fenced = Some(url_of("redlock", shared_independent()) + "?durable=yes&node_limit=5s&fencing=majority"));
 on!(postgres = Some(with(Postgres::shared().url(), "prefix=late_")));
 on!(postgres_session = Some(with(Postgres::shared().url(), "prefix=late_s_&liveness=session")));
 on!(mariadb = Some(with(MariaDb::shared().url(), "prefix=late_")));

@@ -54,6 +54,8 @@ pub(crate) enum Verdict {
 /// All waiters of a client, and what is known about its servers' clocks.
 pub(crate) struct Ear {
     waits: Mutex<HashMap<ClaimId, Waiter>>,
+    /// How many have ever waited.
+    came: AtomicU64,
     /// Where in a second this client's heart beats: all its waiters at once, and not all clients at once.
     phase: Duration,
     clocks: Mutex<HashMap<Address, Reading>>,
@@ -68,6 +70,8 @@ pub(crate) struct Ear {
 
 struct Waiter {
     name: LockName,
+    /// Who came first has the lower number.
+    number: u64,
     verdict: oneshot::Sender<Verdict>,
     /// The last that was heard about it: a grant, if one comes, comes after that.
     last: Option<Heard>,
@@ -128,6 +132,7 @@ impl Default for Ear {
     fn default() -> Self {
         Ear {
             waits: Mutex::default(),
+            came: AtomicU64::new(0),
             phase: jitter(HEARTBEAT),
             clocks: Mutex::default(),
             news: OnceLock::new(),
@@ -150,7 +155,8 @@ impl Ear {
     /// Expects a verdict about a claim that is about to be asked for, for the first time or after this was `last` heard.
     pub(crate) fn expect(&self, name: &LockName, id: ClaimId, last: Option<Heard>) -> Expecting<'_> {
         let (verdict, waiting) = oneshot::channel();
-        let waiter = Waiter { name: name.clone(), verdict, last, due: Instant::NEVER, heard: Instant::now() };
+        let (name, number) = (name.clone(), self.came.fetch_add(1, Ordering::Relaxed));
+        let waiter = Waiter { name, number, verdict, last, due: Instant::NEVER, heard: Instant::now() };
         self.waits().insert(id, waiter);
         Expecting { ear: self, id, verdict: waiting }
     }
@@ -193,11 +199,13 @@ impl Ear {
         self.deaf.swap(false, Ordering::Relaxed)
     }
 
-    /// Everybody who is to be touched now or soon.
+    /// Everybody who is to be touched now or soon. Who came first goes first: a touch takes away the places before it that nobody was
+    /// heard of for, and after a long silence those would be of our own waiters, alive and about to be touched too.
     pub(crate) fn due(&self, now: Instant) -> Vec<Due> {
         let waits = self.waits();
-        let due = waits.iter().filter(|(_, waiter)| waiter.due <= now + COMPANY);
-        due.map(|(id, waiter)| Due { name: waiter.name.clone(), id: *id }).collect()
+        let mut due: Vec<_> = waits.iter().filter(|(_, waiter)| waiter.due <= now + COMPANY).collect();
+        due.sort_unstable_by_key(|(_, waiter)| waiter.number);
+        due.into_iter().map(|(id, waiter)| Due { name: waiter.name.clone(), id: *id }).collect()
     }
 
     /// What a touch said about one waiter.
@@ -334,5 +342,20 @@ pub(crate) struct Expecting<'a> {
 impl Drop for Expecting<'_> {
     fn drop(&mut self) {
         self.ear.waits().remove(&self.id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_came_first_is_touched_first() {
+        let (ear, name) = (Ear::default(), LockName::new("x").unwrap());
+        let ids: Vec<ClaimId> = (0..100).rev().map(|number| ClaimId::from_bytes([number; 16])).collect();
+        let _expecting: Vec<_> = ids.iter().map(|id| ear.expect(&name, *id, None)).collect();
+        ear.silenced(); // so that all are due
+        let due: Vec<ClaimId> = ear.due(Instant::now()).into_iter().map(|due| due.id).collect();
+        assert_eq!(due, ids);
     }
 }

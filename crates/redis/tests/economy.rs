@@ -22,8 +22,10 @@ async fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().await
 }
 
+/// Thousands ask at once here, and have time for it.
 async fn backend(server: &Redis) -> Arc<dyn Backend> {
-    tenure_redis::connect(&server.url().parse().unwrap()).await.unwrap()
+    let url = format!("{}?answer_limit=60s", server.url());
+    tenure_redis::connect(&url.parse().unwrap()).await.unwrap()
 }
 
 async fn client(server: &Redis) -> Client {
@@ -49,9 +51,9 @@ async fn a_hand_over_is_two_commands_at_most() {
             }
         }
         line_is(&server, WAITERS).await;
-        assert_eq!(server.command(&["PUBSUB", "CHANNELS"]).list().len(), 1 + clients, "an inbox a client");
-        let connections = server.command(&["CLIENT", "LIST"]).text().lines().count() - 1; // this one
-        assert!(connections <= 2 * (1 + clients), "{connections} connections of {} clients", 1 + clients);
+        // Not at once: a connection that fell silent while the machine stood still was given up, and another is made in a moment.
+        eventually("an inbox a client", || inboxes(&server) == 1 + clients).await;
+        eventually("two connections a client at most", || connections(&server).len() <= 2 * (1 + clients)).await;
 
         let watch = Watch::start(&server);
         let began = Instant::now();
@@ -81,6 +83,7 @@ async fn a_client_with_many_waiters_makes_itself_heard_with_one_command() {
         waiting.spawn(async move { mutex.lock().await.unwrap() });
         tokio::time::sleep(Duration::from_millis(if number < 8 { 250 } else { 1 })).await;
     }
+    eventually("everybody waits", || (0..100).all(|number| waiters(&server, &format!("name {number}")) == 1)).await;
     let (took, seen) = measured(&server, async || {
         let watch = Watch::start(&server);
         let began = Instant::now();
@@ -91,7 +94,7 @@ async fn a_client_with_many_waiters_makes_itself_heard_with_one_command() {
     eprintln!("100 waiters for {took:?}: {seen:?}");
     assert!(seen.touches as f64 <= took.as_secs_f64() + 2.0, "{seen:?} in {took:?}");
     assert_eq!(seen.other, 0, "{seen:?}");
-    assert_eq!(server.command(&["PUBSUB", "CHANNELS"]).list().len(), 2, "an inbox a client");
+    eventually("an inbox a client", || inboxes(&server) == 2).await;
     drop(held);
     while let Some(served) = in_time("everybody is served", waiting.join_next()).await {
         served.unwrap().release().await.unwrap();
@@ -112,6 +115,17 @@ async fn the_work_of_a_hand_over_does_not_grow_with_the_line() {
 
 /// The commands that eight hand-overs run in the server when so many wait, and the microseconds of one.
 async fn hand_overs(waiters: usize) -> (BTreeMap<String, u64>, f64) {
+    for _ in 0..5 {
+        if let Some(counted) = count_hand_overs(waiters).await {
+            return counted;
+        }
+    }
+    panic!("five times the machine stood still");
+}
+
+/// The same; `None` if another connection was made meanwhile: then something had stood still for so long that the last one was given
+/// up, and what that costs is not what is counted here.
+async fn count_hand_overs(waiters: usize) -> Option<(BTreeMap<String, u64>, f64)> {
     const HAND_OVERS: u64 = 8;
     // Its clock can be set: that keeps the line alive though nobody speaks for it, and nobody disturbs the count.
     let server = Redis::start(RedisOptions::new().skewed());
@@ -119,11 +133,13 @@ async fn hand_overs(waiters: usize) -> (BTreeMap<String, u64>, f64) {
     let asker = backend(&server).await;
     asker.acquire(&claims[0], Wait::No).await.unwrap().expect("it is free");
     let mut asking = JoinSet::new();
-    for claim in &claims[1..] {
-        let (asker, claim) = (Arc::clone(&asker), claim.clone());
-        asking.spawn(async move { asker.acquire(&claim, Wait::Forever).await });
+    for some in claims[1..].chunks(500) {
+        for claim in some {
+            let (asker, claim) = (Arc::clone(&asker), claim.clone());
+            asking.spawn(async move { asker.acquire(&claim, Wait::Forever).await });
+        }
+        line_is(&server, asking.len()).await;
     }
-    line_is(&server, waiters).await;
     asking.shutdown().await; // none of them gives its place up
     drop(asker);
     // By two hours: once an hour a grant has a little more to do, and that would be once.
@@ -138,16 +154,19 @@ async fn hand_overs(waiters: usize) -> (BTreeMap<String, u64>, f64) {
     });
     let in_order: Vec<Claim> = std::iter::once(claims[0].clone()).chain(in_order).collect();
     ender.release(&claim(Kind::FairMutex, waiters + 1)).await.unwrap(); // now the server knows the script
-    let (before, spent) = (server.calls(), micros(&server));
+    let (known, before, spent) = (connections(&server), server.calls(), micros(&server));
     for claim in &in_order {
         ender.release(claim).await.unwrap();
     }
     let (after, spent) = (server.calls(), micros(&server) - spent);
+    if connections(&server) != known {
+        return None;
+    }
     let done = |name: &String| after[name] - before.get(name).copied().unwrap_or(0);
     let commands: BTreeMap<_, _> = after.keys().map(|name| (name.clone(), done(name))).filter(|(_, n)| *n > 0).collect();
     assert_eq!(commands["evalsha"], HAND_OVERS);
     assert_eq!(commands["publish"], HAND_OVERS, "each let somebody in");
-    (commands, spent / HAND_OVERS as f64)
+    Some((commands, spent / HAND_OVERS as f64))
 }
 
 /// The time that scripts have taken so far.
@@ -162,20 +181,25 @@ async fn a_thousand_locks_are_renewed_with_two_commands() {
     const ROUNDS: u64 = 3;
     let server = Redis::start(RedisOptions::new());
     let client = client(&server).await;
-    let held = hold(&client, 1_000, Duration::from_secs(6)).await;
+    let held = hold(&client, 1_000, Duration::from_secs(9)).await; // a machine may stand still for most of it
     for _ in 0..2 {
         a_round(&held[0]).await; // by now they go together
     }
-    let renewals = measured(&server, async || {
+    let mut tries = 0;
+    loop {
         let before = server.calls();
         for _ in 0..ROUNDS {
             a_round(&held[0]).await;
         }
-        server.calls()["evalsha"] - before["evalsha"]
-    })
-    .await;
-    eprintln!("1,000 holds: {renewals} commands in {ROUNDS} rounds");
-    assert!(renewals <= 2 * ROUNDS, "{renewals} commands");
+        let renewals = server.calls()["evalsha"] - before["evalsha"];
+        eprintln!("1,000 holds: {renewals} commands in {ROUNDS} rounds");
+        if renewals <= 2 * ROUNDS {
+            break;
+        }
+        // A machine that stood still has made some of them try again. Soon they go together as before.
+        tries += 1;
+        assert!(tries < 5, "{renewals} commands");
+    }
     assert!(held.iter().all(|guard| guard.check().is_ok()));
 }
 
@@ -211,6 +235,11 @@ async fn hold(client: &Client, many: usize, ttl: Duration) -> Vec<Guard> {
         held.push(client.mutex(format!("name {number}")).unwrap().ttl(ttl).unwrap().lock().await.unwrap());
     }
     held
+}
+
+/// The inboxes that somebody listens to.
+fn inboxes(server: &Redis) -> usize {
+    server.command(&["PUBSUB", "CHANNELS"]).list().len()
 }
 
 /// Measures, and measures again if a client made another connection meanwhile: then something had stood still for so long that
@@ -252,8 +281,12 @@ fn processor_ticks() -> u64 {
 }
 
 async fn line_is(server: &Redis, long: usize) {
-    let what = format!("{long} wait");
-    eventually(&what, || server.command(&["ZCARD", "tenure:{0}:line:x"]).int() as usize == long).await;
+    eventually(&format!("{long} wait"), || waiters(server, "x") == long).await;
+}
+
+/// How many wait for a name.
+fn waiters(server: &Redis, name: &str) -> usize {
+    server.command(&["ZCARD", &format!("tenure:{{0}}:line:{name}")]).int() as usize
 }
 
 /// Counts what clients send, by kind, as `MONITOR` shows it: unlike the server's own statistics that tells their commands

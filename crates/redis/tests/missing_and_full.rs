@@ -8,8 +8,11 @@ use tenure_testkit::proxy::{Fault, Toward, Which};
 use tenure_testkit::servers::redis::{Redis, RedisOptions};
 use tenure_testkit::{eventually, in_time};
 
-use self::stage::{LONG, Stage, client, is_free, leaves_nothing, line_is, marks};
+use self::line::Line;
+use self::stage::{LONG, Stage, client, is_free, leaves_nothing, marks, new_mark};
 
+#[path = "faults/line.rs"]
+mod line;
 // The same stage as the faults', of which this binary uses a part.
 #[expect(dead_code, reason = "the faults use the rest")]
 #[path = "faults/stage.rs"]
@@ -74,27 +77,18 @@ async fn holders_that_died_and_whose_set_is_gone_end_with_their_time() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiters_whose_line_is_gone_stand_in_it_again() {
     let (server, client) = start().await;
-    // Not kept, so that whoever waited has all of its ttl too.
-    let lock = client.fair_mutex("x").unwrap().ttl(LONG).unwrap().keep(false);
-    let held = lock.lock().await.unwrap();
-    let mut waiting = Vec::new();
-    for place in 1..=3 {
-        let lock = lock.clone();
-        waiting.push(tokio::spawn(async move { lock.lock().await.unwrap() }));
-        line_is(&client, "x", place).await;
+    let held = client.fair_mutex("x").unwrap().ttl(LONG).unwrap().lock().await.unwrap();
+    let mut line = Line::behind(0, &client);
+    for _ in 0..3 {
+        line.comes(&client).await;
     }
     throw_away(&server, "line");
     let key = "tenure:{0}:line:x";
     eventually("they stand in line again", || server.command(&["ZCARD", key]).int() == 3).await;
     assert_ne!(server.command(&["PTTL", key]).int(), -1, "and not for ever");
-    let mut last = held.token();
+    let token = held.token();
     held.release().await.unwrap();
-    for waiter in waiting {
-        let next = in_time("the next one", waiter).await.unwrap();
-        assert!(next.token() > last, "in the order in which they came");
-        last = next.token();
-        next.release().await.unwrap();
-    }
+    line.served_in_order(token).await;
     leaves_nothing(&server, [client]).await;
 }
 
@@ -131,6 +125,7 @@ async fn everything_ends_on_a_full_server() {
 async fn a_mark_is_left_on_a_full_server() {
     let stage = Stage::new();
     let client = stage.proxied().await;
+    let marks = marks(&stage.server);
     fill(&stage.server, true);
     let stuck = stage.proxy.set(Which::All, Fault::Hold(Toward::Server));
     let requests = stage.proxy.counters().requests;
@@ -141,7 +136,7 @@ async fn a_mark_is_left_on_a_full_server() {
     assert!(asking.await.unwrap_err().is_cancelled());
     stage.proxy.lift(stuck);
     in_time("the end of the claim", client.close()).await.unwrap();
-    assert_eq!(marks(&stage.server), 1);
+    new_mark(&stage.server, &marks);
     fill(&stage.server, false);
     leaves_nothing(&stage.server, [client]).await;
 }

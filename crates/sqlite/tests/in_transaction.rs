@@ -96,7 +96,7 @@ async fn begin_waits_for_a_lease_without_holding_up_its_holder() {
     let place = Place::new();
     let client = place.client();
     let mut db = shop(&place);
-    let ttl = Duration::from_secs(6);
+    let ttl = Duration::from_secs(9);
     let guard = client.mutex("x").unwrap().ttl(ttl).unwrap().lock().await.unwrap();
     let none = tokio::task::block_in_place(|| begin(&mut db, "x").try_lock_for(ttl + ttl / 3).unwrap().is_none());
     assert!(none, "it is held");
@@ -130,24 +130,43 @@ fn begin_waits_for_another_transaction() {
     assert!(waiting.join().unwrap() > held.token);
 }
 
+/// A machine that stands still may cost the waiter its place, since nobody hears it while the file is locked. Then there is another.
 #[tokio::test]
 async fn whoever_is_in_line_comes_first() {
+    for _ in 0..5 {
+        if the_waiter_comes_first().await {
+            return;
+        }
+    }
+    panic!("five times the waiter had lost its place");
+}
+
+/// `false` if the transaction came first after so long that the place in line may have been over.
+async fn the_waiter_comes_first() -> bool {
+    /// For how long a waiter keeps its place that nobody hears, and a little less.
+    const KEEPS_ITS_PLACE: Duration = Duration::from_secs(9);
     let place = Place::new();
     let client = place.client();
     let mut db = shop(&place);
     let second = place.client();
     let mutex = client.mutex("x").unwrap().keep(false).ttl(Duration::from_secs(6)).unwrap();
     let lapsing = mutex.lock().await.unwrap();
+    let asked = Instant::now();
     let waiting = tokio::spawn(async move { second.mutex("x").unwrap().keep(false).lock().await.unwrap() });
     eventually_async("it waits", async || client.view("x").await.unwrap().line.len() == 1).await;
     // Its hold has ended by time while the file was locked: the waiter is next, and not the transaction.
     let tx = db.transaction_with_behavior(Immediate).unwrap();
     lapsing.lost().await;
     tokio::time::sleep(Duration::from_millis(300)).await;
-    assert_eq!(in_transaction(&tx, "x").try_lock().unwrap(), None);
+    let first = in_transaction(&tx, "x").try_lock().unwrap();
+    if first.is_some() && asked.elapsed() > KEEPS_ITS_PLACE {
+        return false;
+    }
+    assert_eq!(first, None);
     tx.rollback().unwrap();
     in_time("the waiter is let in", waiting).await.unwrap().release().await.unwrap();
     assert!(begin(&mut db, "x").try_lock_for(Duration::from_secs(60)).unwrap().is_some());
+    true
 }
 
 #[test]

@@ -38,7 +38,7 @@ fn threads_exclude_each_other() {
 
 #[test]
 fn a_thread_that_computes_keeps_its_lock() {
-    let ttl = Duration::from_secs(6);
+    let ttl = Duration::from_secs(9);
     let server = Redis::start(RedisOptions::new());
     let (client, other) = (blocking::connect(server.url()).unwrap(), blocking::connect(server.url()).unwrap());
     let guard = client.mutex("x").unwrap().ttl(ttl).unwrap().lock().unwrap();

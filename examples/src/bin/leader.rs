@@ -16,7 +16,7 @@ async fn node(name: &str, client: Client) -> Result<()> {
         match leadership.run(schedule(&leadership)).await {
             Ok(ask) => {
                 println!("{name} steps down: {}", ask.reason.as_str());
-                election.resign(leadership).await?;
+                let _ = election.resign(leadership).await; // whoever lost it meanwhile does not lead either
             }
             Err(lost) => println!("{name} has stopped: {lost}"),
         }

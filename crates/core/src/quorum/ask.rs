@@ -14,7 +14,7 @@ use crate::{Claim, Error, Grant, Instant, Renewal, Result, Token, Wait};
 pub(super) async fn acquire(members: &Arc<Members>, claim: &Claim, wait: Wait) -> Result<Option<Grant>> {
     let (clock, environment) = (members.clock(), &members.settings.environment);
     let deadline = wait.deadline(clock.now());
-    let mut bound = members.limit();
+    let mut bound = members.limit().min(FIRST_PAUSE);
     for number in 0.. {
         let mut round = Round::begin(members, members.claims.begin(claim, number), wait, deadline);
         if let Some(grant) = round.run().await? {
@@ -32,6 +32,8 @@ pub(super) async fn acquire(members: &Arc<Members>, claim: &Claim, wait: Wait) -
     Ok(None)
 }
 
+/// The longest that the first pause between rounds takes: a limit may be generous, and nodes all the same quick.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// Pauses between rounds are at most so many times a node's limit.
 const LONGEST_PAUSE: u32 = 16;
 

@@ -5,19 +5,20 @@ use std::time::Duration;
 
 use tenure_core::{HANDOVER_TTL, Instant};
 use tenure_testkit::servers::redis::{Redis, RedisOptions};
-use tenure_testkit::taker::{Order, Reply, Taker, Wanted};
+use tenure_testkit::taker::{Order, Taker, Wanted};
 use tenure_testkit::{Shape, in_time};
 
+use crate::line::Line;
 use crate::stage::{ALIVE, LONG, client, leaves_nothing, line_is};
 
 /// The name of the test that is a second process.
 const TAKER: &str = "faults::taker";
-/// What a busy machine may add to any bound.
-const SLOWNESS: Duration = Duration::from_secs(5);
+/// What a busy machine may add to any bound. Less than the ttl by default, or ten minutes: whoever waits for those is seen.
+const SLOWNESS: Duration = Duration::from_secs(20);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_holder_costs_its_ttl() {
-    let ttl = Duration::from_secs(2);
+    let ttl = Duration::from_secs(9); // which a machine that stands still does not outlast before the next one is in line
     let server = Redis::start(RedisOptions::new());
     let client = client(&server.url()).await;
     let mut taker = Taker::start(TAKER, &server.url()).await;
@@ -36,45 +37,34 @@ async fn a_killed_holder_costs_its_ttl() {
     leaves_nothing(&server, [client]).await;
 }
 
-/// Fifty wait in five processes, ten each, and the first process is killed.
+/// Fifty wait for five clients, ten for each, and the first of these is a process that is killed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_killed_waiters_cost_no_more_than_one() {
+    const EACH: usize = 10;
     let server = Redis::start(RedisOptions::new());
-    let client = client(&server.url()).await;
-    let held = client.fair_mutex("x").unwrap().ttl(LONG).unwrap().lock().await.unwrap();
-    let mut takers: Vec<Taker> = (0..5).map(|_| Taker::spawn(TAKER, &server.url())).collect();
-    for taker in &mut takers {
-        taker.ready().await;
+    let observer = client(&server.url()).await;
+    let held = observer.fair_mutex("x").unwrap().ttl(LONG).unwrap().lock().await.unwrap();
+    let mut killed = Taker::start(TAKER, &server.url()).await;
+    for slot in 0..EACH {
+        killed.tell(Order::Begin(slot as u32, Wanted::new("x", Shape::FairMutex))).await;
+        line_is(&observer, "x", slot + 1).await;
     }
-    let mut line = 0;
-    for (number, taker) in takers.iter_mut().enumerate() {
-        for slot in 0..10 {
-            // Who lives is let in for all of its ttl, however slow the machine is; who is going to be killed is not.
-            let wanted = Wanted { keep: number == 0, ..Wanted::new("x", Shape::FairMutex) };
-            taker.tell(Order::Begin(slot, wanted)).await;
-            line += 1;
-            line_is(&client, "x", line).await;
+    let mut line = Line::behind(EACH, &observer);
+    let mut living = Vec::new();
+    for _ in 0..4 {
+        let client = client(&server.url()).await;
+        for _ in 0..EACH {
+            line.comes(&client).await;
         }
+        living.push(client);
     }
-    takers.remove(0).kill();
-    let mut last = held.token().get();
+    killed.kill();
+    let token = held.token();
     held.release().await.unwrap();
     let released = Instant::now();
-    for (number, taker) in takers.iter_mut().enumerate() {
-        for slot in 0..10 {
-            taker.send(Order::Await(slot));
-            let (token, at) = taker.granted().await;
-            if (number, slot) == (0, 0) {
-                let took = Instant::from_nanos(at).since(released);
-                eprintln!("with ten killed waiters before it the first live one got in after {took:?}");
-                // The first dead one may have been heard of a moment before, and is let in; the others are skipped with it.
-                assert!(took < ALIVE.max(HANDOVER_TTL) + HANDOVER_TTL + SLOWNESS, "{took:?}");
-            }
-            assert!(token > last, "in order");
-            last = token;
-            assert_eq!(taker.tell(Order::Release(slot)).await, Reply::Done);
-        }
-    }
-    drop(takers);
-    leaves_nothing(&server, [client]).await;
+    let took = line.served_in_order(token).await.since(released);
+    eprintln!("with ten killed waiters before it the first live one got in after {took:?}");
+    // The first dead one may have been heard of a moment before, and is let in; the others are skipped with it.
+    assert!(took < ALIVE.max(HANDOVER_TTL) + HANDOVER_TTL + SLOWNESS, "{took:?}");
+    leaves_nothing(&server, living.into_iter().chain([observer])).await;
 }

@@ -1,11 +1,9 @@
 //! F19: the connection on which waiters are told fails, without a word or with one. Everybody gets in, in order.
 
-use tenure_core::{Client, Guard};
-use tenure_testkit::in_time;
 use tenure_testkit::proxy::{Cut, Fault, Toward, Which};
-use tokio::task::JoinHandle;
 
-use crate::stage::{LONG, Stage, leaves_nothing, line_is};
+use crate::line::Line;
+use crate::stage::{LONG, Stage, leaves_nothing};
 
 /// Half-open: the server speaks and nobody hears it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -48,26 +46,13 @@ async fn served_in_order(many: usize, fault: impl FnOnce(&Stage)) {
     let stage = Stage::new();
     let (holder, client) = (stage.direct().await, stage.proxied().await);
     let held = holder.fair_mutex("x").unwrap().ttl(LONG).unwrap().lock().await.unwrap();
-    let mut waiting = Vec::new();
-    for number in 1..=many {
-        waiting.push(waiter(&client));
-        line_is(&holder, "x", number).await;
+    let mut line = Line::behind(0, &holder);
+    for _ in 0..many {
+        line.comes(&client).await;
     }
     fault(&stage);
-    let mut last = held.token();
+    let token = held.token();
     held.release().await.unwrap();
-    for waiter in waiting {
-        let held = in_time("the next one gets in", waiter).await.unwrap();
-        assert!(held.token() > last, "in order");
-        last = held.token();
-        held.check().unwrap();
-        in_time("the release", held.release()).await.unwrap();
-    }
+    line.served_in_order(token).await;
     leaves_nothing(&stage.server, [holder, client]).await;
-}
-
-fn waiter(client: &Client) -> JoinHandle<Guard> {
-    // Not kept, so that a hand-over stands until it is found, however slow the machine is.
-    let mutex = client.fair_mutex("x").unwrap().ttl(LONG).unwrap().keep(false);
-    tokio::spawn(async move { mutex.lock().await.unwrap() })
 }

@@ -6,6 +6,7 @@ mod clock;
 mod ear;
 mod failover;
 mod late;
+mod line;
 mod memory;
 mod outage;
 mod replies;

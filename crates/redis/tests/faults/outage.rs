@@ -53,7 +53,7 @@ async fn holders_are_lost_before_others_get_in() {
 async fn an_ask_that_nobody_answers_is_an_error_and_leaves_nothing() {
     let stage = Stage::new();
     let observer = stage.direct().await;
-    let url = format!("redis://{}?answer_limit=2s", stage.proxy.address());
+    let url = format!("redis://{}?answer_limit=5s", stage.proxy.address());
     let client = crate::stage::client(&url).await;
     client.mutex("x").unwrap().lock().await.unwrap().release().await.unwrap();
     // Replies only: the server grants it.

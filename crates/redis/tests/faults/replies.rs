@@ -6,7 +6,7 @@ use tenure_core::{ErrorKind, Event, Phase};
 use tenure_testkit::proxy::{After, Fault, Toward, Which};
 use tenure_testkit::{eventually, in_time};
 
-use crate::stage::{LONG, Stage, last_token, leaves_nothing, marks};
+use crate::stage::{LONG, Stage, last_token, leaves_nothing, marks, new_mark};
 
 const BOTH: [After; 2] = [After::Silence, After::Reset];
 
@@ -15,13 +15,14 @@ async fn a_grant_is_found_again() {
     for after in BOTH {
         let stage = Stage::new();
         let client = stage.proxied().await;
+        let before = marks(&stage.server);
         stage.proxy.set(Which::All, Fault::Lose(Toward::Client, 1, after));
         let held = in_time("the lock", client.mutex("x").unwrap().ttl(LONG).unwrap().lock()).await.unwrap();
         assert!(stage.proxy.counters().lost >= 1, "the reply was lost");
         assert_eq!(held.token().get(), last_token(&stage.server), "it was granted once");
         held.check().unwrap();
         held.release().await.unwrap();
-        assert_eq!(marks(&stage.server), 1, "a copy of the ask may still be on its way");
+        new_mark(&stage.server, &before); // a copy of the ask may still be on its way
         leaves_nothing(&stage.server, [client]).await;
     }
 }

@@ -3,13 +3,12 @@
 use std::time::Duration;
 
 use tenure_core::{Client, Event, Instant, Phase};
-use tenure_testkit::history::expect_sound;
 use tenure_testkit::proxy::{Fault, Toward, Which};
 use tenure_testkit::servers::Backup;
 use tenure_testkit::servers::redis::{Fsync, Redis, RedisOptions};
 use tenure_testkit::{Options as _, Shape, eventually, in_time};
 
-use crate::stage::{Crowd, LONG, Record, Stage, client, leaves_nothing, line_is};
+use crate::stage::{Crowd, LONG, Record, Silence, Stage, client, leaves_nothing, line_is};
 
 /// So long that its end is not what a holder learns of its loss by, so short that a renewal comes soon.
 const TTL: Duration = Duration::from_secs(9);
@@ -124,8 +123,10 @@ async fn a_crowd_outlives_a_server_that_forgets() {
 async fn a_server_without_its_scripts_is_taught_again() {
     let (server, record) = (Redis::start(RedisOptions::new()), Record::new());
     let clients = [client(&server.url()).await, client(&server.url()).await];
-    let kept = clients[0].mutex("kept").unwrap().ttl(Duration::from_secs(6)).unwrap().lock().await.unwrap();
-    let crowd = Crowd::start(&record, "x", Shape::FairMutex, &clients, 8, client(&server.url()).await);
+    let kept = clients[0].mutex("kept").unwrap().ttl(TTL).unwrap().lock().await.unwrap();
+    let observer = client(&server.url()).await;
+    let silence = Silence::watched_by(&observer);
+    let crowd = Crowd::start(&record, "x", Shape::FairMutex, &clients, 8, observer);
     let first = kept.valid_until();
     eventually("it is renewed", || kept.valid_until() > first).await;
     for _ in 0..10 {
@@ -135,7 +136,7 @@ async fn a_server_without_its_scripts_is_taught_again() {
     let until = kept.valid_until();
     eventually("it is renewed without its script", || kept.valid_until() > until).await;
     crowd.stop().await;
-    expect_sound(&record.history());
+    record.expect_sound_after(silence.longest().await);
     kept.release().await.unwrap();
     leaves_nothing(&server, clients).await;
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tempfile::TempDir;
-use tenure_core::{Backend, Client, Environment, ErrorKind, Result};
+use tenure_core::{Backend, Client, Environment, ErrorKind, Instant, Result};
 use tenure_testkit::fenced::FencedFile;
 use tenure_testkit::history::{
     History, Kind, Mode, Op, Phase, Recorder, Task, Violation, check, expect_sound, expect_sound_but_order,
@@ -53,7 +53,12 @@ impl Stage {
     /// A client behind the proxy, with nothing of its own under way. It has locked and released `beacon`, which nobody else
     /// ever names, so that `Which::sent("beacon")` is its connection for asks and no other.
     pub(crate) async fn proxied(&self) -> Client {
-        let client = client(&format!("redis://{}", self.proxy.address())).await;
+        self.proxied_with("").await
+    }
+
+    /// The same, with these parameters in its URL.
+    pub(crate) async fn proxied_with(&self, parameters: &str) -> Client {
+        let client = client(&format!("redis://{}{parameters}", self.proxy.address())).await;
         // With its first ask it also looks through the index in the background. A name is in it whose record is gone, so it
         // tidies that away, and then it is done; the answer to what is asked after that is the last one.
         self.server.command(&["ZADD", "tenure:{0}:names", "0", "gone"]);
@@ -76,9 +81,16 @@ pub(crate) fn residue(server: &Redis) -> Vec<String> {
     keys.filter(|key| !key.ends_with(":token") && !key.contains(":ended:") && !key.contains(":past:")).collect()
 }
 
-/// How many claims are marked as ended.
-pub(crate) fn marks(server: &Redis) -> usize {
-    server.command(&["KEYS", "*:ended:*"]).list().len()
+/// The marks of claims that were ended. Whatever was sent twice leaves one, and on a machine that stands still that may be anything.
+pub(crate) fn marks(server: &Redis) -> HashSet<String> {
+    server.command(&["KEYS", "*:ended:*"]).texts().into_iter().collect()
+}
+
+/// The only mark that was left since these were there.
+pub(crate) fn new_mark(server: &Redis, before: &HashSet<String>) -> String {
+    let new: Vec<String> = marks(server).difference(before).cloned().collect();
+    let [mark] = <[String; 1]>::try_from(new).expect("one new mark");
+    mark
 }
 
 /// The last token that a server gave.
@@ -104,6 +116,41 @@ pub(crate) async fn line_is(client: &Client, name: &str, long: usize) {
 pub(crate) async fn is_free(client: &Client, name: &str) {
     let what = format!("{name:?} is free");
     eventually_async(&what, async || client.view(name).await.is_ok_and(|view| view.is_free())).await;
+}
+
+/// Looks again and again, to see how long this machine stood still at most.
+pub(crate) struct Silence {
+    over: Arc<AtomicBool>,
+    watching: JoinHandle<Duration>,
+}
+
+impl Silence {
+    /// Somebody looks whom no fault meets.
+    pub(crate) fn watched_by(observer: &Client) -> Self {
+        let over = Arc::new(AtomicBool::new(false));
+        let watching = tokio::spawn(longest_silence(observer.clone(), Arc::clone(&over)));
+        Silence { over, watching }
+    }
+
+    /// The longest time between two answers.
+    pub(crate) async fn longest(self) -> Duration {
+        self.over.store(true, Ordering::Relaxed);
+        self.watching.await.unwrap()
+    }
+}
+
+async fn longest_silence(observer: Client, over: Arc<AtomicBool>) -> Duration {
+    let (mut longest, mut last) = (Duration::ZERO, Instant::now());
+    loop {
+        let _ = observer.view("nobody's").await;
+        let now = Instant::now();
+        longest = longest.max(now.since(last));
+        last = now;
+        if over.load(Ordering::Relaxed) {
+            return longest;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
 }
 
 /// What is on record: a history, and a resource that refuses lower tokens and records its writes too.
@@ -140,8 +187,8 @@ impl Record {
     /// in line, and nothing else.
     #[track_caller]
     pub(crate) fn expect_sound_after(&self, silence: Duration) {
-        // Whoever waits was heard at some time in the second before.
-        if silence + Duration::from_secs(1) < ALIVE {
+        // Whoever waits was heard at some time in the second before, and a beat that nobody answered comes again within the next.
+        if silence + Duration::from_secs(2) < ALIVE {
             expect_sound(&self.history());
         } else {
             expect_sound_but_order(&self.history());

@@ -51,8 +51,8 @@ async fn it_is_in_doubt_and_safe_again_with_a_server_that_did_not() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn it_is_renewed_while_others_wait_for_replicas() {
     const ASKERS: u32 = 32;
-    const SLOW: Duration = Duration::from_millis(200);
-    const TTL: Duration = Duration::from_secs(6);
+    const SLOW: Duration = Duration::from_millis(300);
+    const TTL: Duration = Duration::from_secs(9);
     const { assert!(SLOW.as_millis() * ASKERS as u128 > TTL.as_millis()) };
     let (master, replica) = (Redis::start(RedisOptions::new()), Redis::start(RedisOptions::new()));
     let link = Proxy::start(master.address());

@@ -11,9 +11,22 @@ use crate::stage::client;
 /// Longer than anything takes but an answer that does not come.
 const SLOW: Duration = Duration::from_millis(1500);
 
+/// A machine that stands still makes another turn slow; what is always slow is so five times.
 #[test]
 fn a_client_that_two_runtimes_use_in_turn_is_slow_once() {
     let server = Redis::start(RedisOptions::new());
+    let mut slow = Vec::new();
+    while slow.len() < 5 {
+        match slow_turns(&server) {
+            turns if turns.len() <= 1 => return,
+            turns => slow.push(turns),
+        }
+    }
+    panic!("{slow:?}");
+}
+
+/// The turns that were slow, with a new client.
+fn slow_turns(server: &Redis) -> Vec<(usize, Duration)> {
     let runtime = || -> Runtime { Builder::new_current_thread().enable_all().build().unwrap() };
     let runtimes = [runtime(), runtime()];
     let client = runtimes[0].block_on(client(&server.url()));
@@ -27,13 +40,13 @@ fn a_client_that_two_runtimes_use_in_turn_is_slow_once() {
             slow.push((turn, took));
         }
     }
-    assert!(slow.len() <= 1, "{slow:?}");
+    slow
 }
 
 /// Nor does a guard depend on the runtime that it was had on: it is renewed while that stands still.
 #[test]
 fn a_hold_outlives_the_turn_of_its_runtime() {
-    let ttl = Duration::from_secs(6);
+    let ttl = Duration::from_secs(9);
     let server = Redis::start(RedisOptions::new());
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     let client = runtime.block_on(client(&server.url()));
