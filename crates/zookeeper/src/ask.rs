@@ -19,10 +19,13 @@
 //!   the line. Nothing is ever granted from the old node.
 //! - *The future is dropped.* The book has what was sent; the release that follows looks it up.
 //! - *The name's container goes* between two asks: it is made again.
+//! - *Somebody of another kind stands in front*, and may not have been let in either: refused by a holder that has left since, it is
+//!   about to leave. So its going is waited for, for a moment, before anybody is refused because of it.
 //! - *Somebody deletes the waiting node by hand.* A list shows that, and the claim asks anew. A waiter that an event lets in does
 //!   not list; whoever deletes waiting nodes of a live client by hand may let two in, until the second one's node is looked at.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tenure_core::{Claim, Clock, Error, ErrorKind, Grant, Instant, Kind, Mode, Result, Token, Wait};
 
@@ -33,6 +36,9 @@ use crate::line::{Line, Standing, is_used_up};
 use crate::session::{Session, Trouble, User, Watched};
 use crate::ticket::Ticket;
 use crate::wire::{Event, Listed, NodeKind, Refusal, Reply, Request};
+
+/// How long whoever stands in front, as another kind, may take to leave: it may be about to be refused itself.
+const LEAVES: Duration = Duration::from_millis(200);
 
 /// What came of asking on one session.
 enum Came {
@@ -67,7 +73,7 @@ impl Inner {
         let parent = self.parent(&claim.name)?;
         self.must_not_be_ended(claim.id)?;
         if let Some(entry) = self.entry(claim.id).filter(|entry| entry.granted && !entry.lost) {
-            let until = self.until(&entry.user.0, claim, Instant::now()); // one id, one ask
+            let until = self.give(claim).unwrap_or_else(Instant::now); // one id, one ask; or its time is over by now
             return Ok(Some(Grant { token: entry.token, until }));
         }
         let deadline = wait.deadline(Instant::now());
@@ -121,6 +127,7 @@ impl Inner {
             token: Token::new(0),
             granted: false,
             lost: false,
+            expires: Instant::NEVER,
             unsure: false,
             asked: None,
             turn: Arc::default(),
@@ -145,18 +152,36 @@ impl Inner {
             return Ok(Came::Nothing);
         };
         let path = |node: &str| format!("{parent}/{node}");
-        let mut may_move = is_movable(self.settings.layout, claim);
+        let (mut may_move, mut is_first_look) = (is_movable(self.settings.layout, claim), true);
         loop {
             let session = &user.0;
             let Some(me) = line.find(&node.name) else { return Ok(Came::Nothing) };
             self.must_be_in_order(session, &line.0[me], parent).await?;
-            self.must_match(session, claim, &line, &path(&node.name)).await?;
+            if !line.fits(claim) {
+                if std::mem::take(&mut is_first_look) {
+                    seen = true;
+                    let front = path(&line.0[0].node);
+                    self.watch_one(session, Watched::Node, &front, false, Instant::now() + LEAVES).await?;
+                    since = Instant::now();
+                    let Some(now) = self.list(session, claim, parent, false).await? else { return Ok(Came::Nothing) };
+                    line = now;
+                    continue;
+                }
+                return Err(self.mismatch(session, claim, &line, &path(&node.name)).await);
+            }
             let standing = line.standing(me);
             if standing == Standing::Enter {
                 return Ok(self.let_in(session, claim, &node, parent, since, seen));
             }
             if wait == Wait::No || Instant::now() >= deadline {
-                return Ok(Came::TooLate);
+                if std::mem::replace(&mut seen, true) {
+                    return Ok(Came::TooLate);
+                }
+                // A list that went ahead of the node may be of a member that is behind, and have somebody in it who has gone.
+                since = Instant::now();
+                let Some(now) = self.list(session, claim, parent, false).await? else { return Ok(Came::Nothing) };
+                line = now;
+                continue;
             }
             (*queued, seen) = (true, true);
             // Once: where the servers grant nothing as short, the session stays longer than that.
@@ -323,14 +348,16 @@ impl Inner {
     }
 
     /// The name is of another kind, or another number of permits: the first in line has decided that.
-    async fn must_match(&self, session: &Session, claim: &Claim, line: &Line, path: &str) -> Result<()> {
-        let Some((kind, permits)) = line.kind().filter(|_| !line.fits(claim)) else { return Ok(()) };
+    async fn mismatch(&self, session: &Session, claim: &Claim, line: &Line, path: &str) -> Error {
         self.take_back(session, path.to_owned()).await;
-        let what = match permits {
-            Some(permits) if kind == claim.kind => format!("the name is in use as a semaphore of {permits} permits"),
-            _ => format!("the name is in use as a {kind}, and not as a {}", claim.kind),
+        let what = match line.kind() {
+            Some((kind, Some(permits))) if kind == claim.kind => {
+                format!("the name is in use as a semaphore of {permits} permits")
+            }
+            Some((kind, _)) => format!("the name is in use as a {kind}, and not as a {}", claim.kind),
+            None => unreachable!("a line without a kind fits everybody"),
         };
-        Err(Error::new(ErrorKind::Mismatch, what).with_hint("All kinds share one space of names: use another name"))
+        Error::new(ErrorKind::Mismatch, what).with_hint("All kinds share one space of names: use another name")
     }
 
     /// A parent whose numbers are used up has no order any more.
@@ -360,7 +387,7 @@ impl Inner {
             // Either we stood still for longer than the ttl, or the session is over or about to be.
             return if session.is_over() { Came::Nothing } else { Came::In(Grant { token: node.token, until }) };
         }
-        if !self.granted(claim, node.token) {
+        if !self.granted(claim, node.token, until) {
             return Came::Nothing;
         }
         if seen && matches!(claim.mode, Mode::Permits { .. }) {
@@ -429,7 +456,6 @@ impl Inner {
             biased;
             event = told => match event {
                 Ok(Event::Deleted) => Heard::Gone,
-                Ok(Event::DataChanged) => Heard::Change,
                 Ok(_) => Heard::Change,
                 Err(_) if session.phase.borrow().is_over() => Heard::Over,
                 Err(_) => Heard::Same,

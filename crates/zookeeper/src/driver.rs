@@ -7,7 +7,7 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use tenure_core::{Address, ClaimId, Clock, Instant};
+use tenure_core::{Address, ClaimId, Clock, Instant, margin};
 use tokio::io::AsyncWriteExt;
 use tokio::time::timeout;
 
@@ -124,14 +124,14 @@ pub(crate) async fn drive(
 ) {
     let mut carrier = dialed.carrier;
     session.state().door = carrier.door();
-    let fault = loop {
-        let fault = converse(&session, &mut carrier, &inner, &settings).await;
+    let (fault, lapsed) = loop {
+        let fault = match converse(&session, &mut carrier, &inner, &settings).await {
+            End::Lapsed => break (Fault::expired(), Some(carrier)),
+            End::Over(fault) => break (fault, None),
+            End::Left(fault) => fault,
+        };
         session.state().door = None;
         drop(carrier);
-        if let End::Over(fault) = fault {
-            break fault;
-        }
-        let End::Left(fault) = fault else { unreachable!("there are two ends") };
         session.phase.send_replace(Phase::Away(Some(fault.clone())));
         session.state().fail(&Trouble::Unsure(fault));
         if let Some(inner) = inner.upgrade() {
@@ -139,18 +139,28 @@ pub(crate) async fn drive(
         }
         match reconnect(&session, &mut members, &settings).await {
             Ok(next) => carrier = next,
-            Err(fault) => break fault,
+            Err(fault) => break (fault, None),
         }
         session.phase.send_replace(Phase::Here);
     };
     session.phase.send_replace(Phase::Over(fault.clone()));
-    let mut state = session.state();
-    state.fail(&Trouble::Over(fault));
-    state.watchers.clear(); // whoever waits hears that nobody will tell
-    drop(state);
+    let lapsed = {
+        let mut state = session.state();
+        let is_whole = state.out.is_empty(); // behind half a request, a farewell would be taken for the rest of it
+        state.fail(&Trouble::Over(fault));
+        state.watchers.clear(); // whoever waits hears that nobody will tell
+        lapsed.filter(|_| is_whole)
+    };
     if let Some(inner) = inner.upgrade() {
         inner.session_over(&session);
     }
+    if let Some(mut carrier) = lapsed {
+        // By our own clock, and perhaps not yet by the leader's: then nobody need wait for that. But its holders have as long to
+        // hear of it as if the leader had ended it.
+        Clock::Boot.sleep_until(session.until() + margin(session.timeout)).await;
+        let _ = timeout(FAREWELL / 5, farewell(&session, &mut carrier)).await;
+    }
+    session.state().door = None;
 }
 
 /// How a connection ended.
@@ -159,6 +169,8 @@ enum End {
     Left(Fault),
     /// The session is over.
     Over(Fault),
+    /// It is over by our own clock.
+    Lapsed,
 }
 
 /// Goes on with the session at another member, for as long as it may be trusted.
@@ -236,13 +248,7 @@ async fn converse(session: &Session, carrier: &mut Carrier, inner: &Weak<Inner>,
     loop {
         let next = match session.due(&mut asked_for_life, settings, inner) {
             Ok(next) => next,
-            Err(end) => {
-                if let End::Over(_) = end {
-                    // By our own clock, and perhaps not yet by the leader's: then nobody need wait for that.
-                    let _ = timeout(FAREWELL / 5, farewell(session, carrier)).await;
-                }
-                return end;
-            }
+            Err(end) => return end,
         };
         match timeout(limit, flush(session, carrier)).await {
             Ok(Ok(())) => {}
@@ -310,7 +316,7 @@ impl Session {
         let fresh = inner.upgrade().map_or(Instant::NEVER, |inner| inner.look_after_own(self, now));
         let mut state = self.state();
         if state.trust.until() <= now {
-            return Err(End::Over(Fault::expired()));
+            return Err(End::Lapsed);
         }
         let oldest = state.pending.front().map(|pending| pending.sent).into_iter().chain(*asked_for_life).min();
         if state.leave || oldest.is_some_and(|oldest| oldest + limit <= now) {
@@ -415,23 +421,37 @@ fn nonsense(what: &'static str) -> End {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use tenure_core::{Mode, Token};
-    use tenure_testkit::eventually;
+    use tenure_testkit::{eventually, in_time};
+    use tokio::io::{AsyncReadExt as _, DuplexStream};
 
     use super::*;
     use crate::inner::Entry;
     use crate::session::Watcher;
 
-    fn session() -> Arc<Session> {
-        let connected = wire::Connected { timeout_ms: 60_000, session: 1, password: Vec::new() };
-        let carrier = Carrier::Other(Box::new(tokio::io::duplex(1).0));
-        let dialed = Dialed { carrier, asked: Instant::now(), connected, next_xid: 1 };
+    const TIMEOUT: Duration = Duration::from_secs(60);
+
+    /// A session that was asked for then, its connection, and the server's end of that.
+    fn dialed(asked: Instant) -> (Arc<Session>, Dialed, DuplexStream) {
+        let connected = wire::Connected { timeout_ms: TIMEOUT.as_millis() as i32, session: 1, password: Vec::new() };
+        let (ours, theirs) = tokio::io::duplex(1024);
+        let dialed = Dialed { carrier: Carrier::Other(Box::new(ours)), asked, connected, next_xid: 1 };
         let state = State::of(&dialed, Address::new("nowhere", 1));
-        Arc::new(Session::new(Access::World, state.timeout, state))
+        (Arc::new(Session::new(Access::World, state.timeout, state)), dialed, theirs)
     }
 
-    fn hold(session: &Arc<Session>) -> Entry {
+    /// A session that was asked for then.
+    pub(crate) fn session_since(asked: Instant) -> Arc<Session> {
+        dialed(asked).0
+    }
+
+    fn session() -> Arc<Session> {
+        session_since(Instant::now())
+    }
+
+    /// A hold on this session.
+    pub(crate) fn hold(session: &Arc<Session>) -> Entry {
         Entry {
             user: session.enter(),
             moving: None,
@@ -444,6 +464,7 @@ mod tests {
             token: Token::new(1),
             granted: true,
             lost: false,
+            expires: session.until() + margin(TIMEOUT),
             unsure: false,
             asked: None,
             turn: Arc::default(),
@@ -495,13 +516,28 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_lapse_is_told_before_the_server_hears_of_it() {
+        let inner = Inner::new(Settings::default(), tokio::runtime::Handle::current());
+        // Its window is over, and the leader has not ended it yet, whatever it heard last.
+        let asked = Instant::now() - (TIMEOUT - margin(TIMEOUT) / 2);
+        let ((session, dialed, mut server), id) = (dialed(asked), ClaimId::from_bytes([7; 16]));
+        inner.book().insert(id, hold(&session));
+        let (settings, inner_of_it) = (Arc::clone(&inner.settings), Arc::downgrade(&inner));
+        let members = Members::new(&settings);
+        tokio::spawn(drive(Arc::clone(&session), dialed, members, inner_of_it, settings));
+        in_time("the farewell", server.read_u8()).await.unwrap();
+        assert!(session.phase.borrow().is_over() && inner.book()[&id].lost, "its holder has been told");
+        assert!(Instant::now() >= asked + TIMEOUT, "and has had the time to act on it");
+    }
+
+    #[tokio::test]
     async fn nobody_is_let_in_on_a_session_that_is_over() {
         let inner = Inner::new(Settings::default(), tokio::runtime::Handle::current());
         let (session, claim) = (session(), tenure_testkit::claim(tenure_core::Kind::Mutex, 1));
         inner.book().insert(claim.id, Entry { granted: false, ..hold(&session) });
         session.phase.send_replace(Phase::Over(Fault::expired()));
-        assert!(!inner.granted(&claim, Token::new(1)) && !inner.book()[&claim.id].granted);
+        assert!(!inner.granted(&claim, Token::new(1), Instant::NEVER) && !inner.book()[&claim.id].granted);
         session.phase.send_replace(Phase::Here);
-        assert!(inner.granted(&claim, Token::new(1)) && inner.book()[&claim.id].granted);
+        assert!(inner.granted(&claim, Token::new(1), Instant::NEVER) && inner.book()[&claim.id].granted);
     }
 }

@@ -7,6 +7,7 @@
 //!
 //! Where nobody answers, whoever asked for the end gives up after a while, and the session may go on all the same: then the claim would
 //! stand there for as long as the client lives. So what is to be ended is noted, and [ended again](Inner::end_abandoned) once a second.
+//! A hold that nobody renews any more, and that nobody lets go of, is [ended](Inner::end_overdue) when its time is over.
 
 use std::sync::Arc;
 
@@ -41,6 +42,20 @@ impl Inner {
             let inner = Arc::clone(self);
             self.home.spawn(async move { inner.end_known(id).await });
         }
+    }
+
+    /// Sees to it that holds are ended whose time is over, though nobody has let go of them: their session lives on, and with it their
+    /// nodes. Their holders know it by their own clocks. What is found is ended at the next look, since a machine that stood
+    /// still may be late with telling them.
+    pub(crate) fn end_overdue(&self) {
+        let now = Instant::now();
+        let mut over = Vec::new();
+        for (id, entry) in self.book().iter_mut().filter(|(_, entry)| entry.granted && entry.expires <= now) {
+            if std::mem::replace(&mut entry.lost, true) && !std::mem::replace(&mut entry.ending, true) {
+                over.push(*id);
+            }
+        }
+        over.into_iter().for_each(|id| self.bury(id));
     }
 
     async fn end_known(&self, id: ClaimId) -> Result<()> {

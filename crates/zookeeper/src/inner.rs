@@ -71,6 +71,8 @@ pub(crate) struct Entry {
     pub(crate) token: Token,
     pub(crate) granted: bool,
     pub(crate) lost: bool,
+    /// When a hold is over for everybody unless it is renewed: the end of the longest window that its holder was given, and the margin.
+    pub(crate) expires: Instant,
     /// A change of its mode had no answer.
     pub(crate) unsure: bool,
     pub(crate) asked: Option<Ask>,
@@ -327,8 +329,8 @@ impl Inner {
 
     // Claims
 
-    /// A claim was granted; its own node is watched after a while. `false` if its session is over.
-    pub(crate) fn granted(&self, claim: &Claim, token: Token) -> bool {
+    /// A claim was granted until then; its own node is watched after a while. `false` if its session is over.
+    pub(crate) fn granted(&self, claim: &Claim, token: Token, until: Instant) -> bool {
         let session = {
             let mut book = self.book();
             let Some(entry) = book.get_mut(&claim.id) else { return true };
@@ -336,7 +338,7 @@ impl Inner {
             if entry.user.0.phase.borrow().is_over() {
                 return false;
             }
-            (entry.granted, entry.token) = (true, token);
+            (entry.granted, entry.token, entry.expires) = (true, token, until + margin(claim.ttl));
             Arc::clone(&entry.user.0)
         };
         let (keys, order) = &mut *lock(&self.held);
@@ -359,6 +361,18 @@ impl Inner {
     /// Until when a grant on this session may be trusted that was asked for, or told, then.
     pub(crate) fn until(&self, session: &Session, claim: &Claim, since: Instant) -> Instant {
         (since + (claim.ttl - margin(claim.ttl))).min(session.until())
+    }
+
+    /// Until when a hold may be trusted from now on, which is noted: it is given no more than its session can be trusted for, and on its
+    /// way to another one no more than that, since its node may be there. `None` if there is none, or its time is over.
+    pub(crate) fn give(&self, claim: &Claim) -> Option<Instant> {
+        let mut book = self.book();
+        let now = Instant::now();
+        let entry = book.get_mut(&claim.id).filter(|entry| entry.granted && !entry.lost && entry.expires > now)?;
+        let until = self.until(&entry.user.0, claim, now);
+        let until = entry.moving.as_ref().map_or(until, |other| until.min(other.0.until()));
+        entry.expires = entry.expires.max(until + margin(claim.ttl));
+        Some(until)
     }
 
     /// A claim is over, for ever.

@@ -40,12 +40,10 @@ impl Inner {
                 };
                 let session = &entry.user.0;
                 match proved.iter().find(|(other, _)| Arc::ptr_eq(other, session)) {
-                    Some((_, Ok(()))) if session.until() > now => {
-                        let until = self.until(session, claim, now);
-                        // On its way to another session, its node may be in that one.
-                        let until = entry.moving.map_or(until, |other| until.min(other.0.until()));
-                        Ok(Renewal::Held { until, asked: entry.asked })
-                    }
+                    Some((_, Ok(()))) if session.until() > now => Ok(match self.give(claim) {
+                        Some(until) => Renewal::Held { until, asked: entry.asked },
+                        None => Renewal::Lost,
+                    }),
                     _ if session.is_over() => Ok(Renewal::Lost),
                     Some((_, Err(trouble))) => Err(self.explain(trouble.clone(), "renew a session at", &self.settings.root)),
                     _ => Err(self.unproved()),
@@ -83,7 +81,7 @@ impl Inner {
     }
 
     /// Sees to it that the session is known to be alive.
-    async fn prove(&self, session: &Session) -> Result<(), Trouble> {
+    pub(crate) async fn prove(&self, session: &Session) -> Result<(), Trouble> {
         let _leaves = Impatience { session, since: Instant::now() };
         loop {
             session.here().await.map_err(Trouble::Over)?;

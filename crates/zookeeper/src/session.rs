@@ -175,30 +175,22 @@ impl Session {
 
     /// Sends requests together, if there is a connection.
     pub(crate) fn send<const N: usize>(&self, requests: [Request; N]) -> Result<[Asked; N], Trouble> {
-        let mut state = self.state();
-        match &*self.phase.borrow() {
-            Phase::Here => {}
-            Phase::Away(fault) => return Err(Trouble::Unsure(fault.clone().unwrap_or_else(Fault::silent))),
-            Phase::Over(fault) => return Err(Trouble::Over(fault.clone())),
-        }
-        let asked = requests.map(|request| state.push(request, self.access));
-        let is_written = state.write_now().unwrap_or(false);
-        drop(state);
-        if !is_written {
-            self.wake.notify_one();
-        }
-        Ok(asked)
+        self.put(|state| requests.map(|request| state.push(request, self.access)))
     }
 
     /// The same for as many as there are.
     pub(crate) fn send_all(&self, requests: Vec<Request>) -> Result<Vec<Asked>, Trouble> {
+        self.put(|state| requests.into_iter().map(|request| state.push(request, self.access)).collect())
+    }
+
+    fn put<T>(&self, push: impl FnOnce(&mut State) -> T) -> Result<T, Trouble> {
         let mut state = self.state();
         match &*self.phase.borrow() {
             Phase::Here => {}
             Phase::Away(fault) => return Err(Trouble::Unsure(fault.clone().unwrap_or_else(Fault::silent))),
             Phase::Over(fault) => return Err(Trouble::Over(fault.clone())),
         }
-        let asked = requests.into_iter().map(|request| state.push(request, self.access)).collect();
+        let asked = push(&mut state);
         let is_written = state.write_now().unwrap_or(false);
         drop(state);
         if !is_written {

@@ -11,13 +11,14 @@
 //!
 //! Who can interleave: moves, changes of mode and the end of one claim take turns. A hold that is on its way, or whose move had no
 //! answer, is trusted for no longer than either of its two sessions, since its node may be in one or the other; the next renewal
-//! finishes the move. An end looks for its nodes in the session that it was on its way to, since what was sent last was sent there,
-//! and in the old one if that is over.
+//! finishes the move. What its holder was given before cannot be taken back, so it sets out only for a session that can be trusted
+//! for as long; that is looked at under the book's mutex, and so is whatever a renewal gives. An end looks for its nodes in the
+//! session that it was on its way to, since what was sent last was sent there, and in the old one if that is over.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::{Claim, Instant, Result};
+use tenure_core::{Claim, Instant, Result, margin};
 
 use crate::error::refused;
 use crate::inner::{Entry, Inner};
@@ -34,12 +35,18 @@ impl Inner {
     pub(crate) async fn shift(self: &Arc<Self>, claim: &Claim, timeout: Duration) -> Result<Option<(User, String)>> {
         let user = self.session(timeout).await?;
         let Some(entry) = self.entry(claim.id) else { return Ok(None) };
+        if entry.granted {
+            // So that it is known for how long that session can be trusted. Not in its turn: an end would wait for it.
+            let _ = tokio::time::timeout(self.settings.answer_limit, self.prove(&user.0)).await;
+        }
         let _turn = entry.turn.lock().await;
         let Some(entry) = self.entry(claim.id).filter(|entry| !entry.lost && !entry.unsure) else { return Ok(None) };
         if Arc::ptr_eq(&entry.user.0, &user.0) {
             return Ok(entry.node.map(|node| (user, node)));
         }
-        self.edit(claim.id, |entry| entry.moving = Some(user.clone()));
+        if !self.sets_out(claim, &user) {
+            return Ok(None);
+        }
         let (Some(old), generation) = (entry.path(), entry.generation + 1) else { return Ok(None) };
         let name = node(self.settings.layout, claim, entry.mode, generation, entry.sequence);
         let is_there = self.swap(&user.0, claim, &entry, old, &name).await?;
@@ -54,6 +61,17 @@ impl Inner {
             self.watch_soon(&user.0, claim.id);
         }
         Ok(is_there.then_some((user, name)))
+    }
+
+    /// Notes that a claim is on its way to this session; `false` if its holder was given more than that can be trusted for.
+    fn sets_out(&self, claim: &Claim, to: &User) -> bool {
+        let mut book = self.book();
+        let Some(entry) = book.get_mut(&claim.id) else { return false };
+        let is_given_more = entry.granted && entry.expires > to.0.until() + margin(claim.ttl);
+        if !is_given_more {
+            entry.moving = Some(to.clone());
+        }
+        !is_given_more
     }
 
     /// Makes the new node in place of the old one; whether it is there, in this session.
@@ -102,5 +120,30 @@ impl Inner {
                 }
             });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tenure_core::Kind;
+
+    use super::*;
+    use crate::config::Settings;
+    use crate::driver::tests::{hold, session_since};
+
+    #[tokio::test]
+    async fn a_hold_is_never_given_more_than_the_session_that_it_moves_to() {
+        let inner = Inner::new(Settings::default(), tokio::runtime::Handle::current());
+        let (claim, now) = (tenure_testkit::claim(Kind::Mutex, 1), Instant::now());
+        let [stale, short, home] = [20, 10, 0].map(|ago| session_since(now - Duration::from_secs(ago)));
+        inner.book().insert(claim.id, hold(&short));
+        assert_eq!(inner.give(&claim), Some(short.until()));
+        let is_moving = || inner.book()[&claim.id].moving.is_some();
+        assert!(!inner.sets_out(&claim, &stale.enter()) && !is_moving(), "its holder was given more than that");
+        assert!(inner.sets_out(&claim, &home.enter()) && is_moving());
+        inner.book().insert(claim.id, Entry { moving: Some(stale.enter()), ..hold(&short) });
+        assert_eq!(inner.give(&claim), Some(stale.until()), "its node may be in either");
+        inner.book().insert(claim.id, Entry { granted: false, ..hold(&short) });
+        assert!(inner.sets_out(&claim, &stale.enter()), "whoever waits was given nothing");
     }
 }

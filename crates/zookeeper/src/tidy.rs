@@ -1,4 +1,5 @@
-//! Leaving nothing: names that nobody uses any more, sessions that nobody needs, claims that could not be ended at once.
+//! Leaving nothing: names that nobody uses any more, sessions that nobody needs, holds whose time is over, claims that could not be
+//! ended at once.
 //!
 //! A name is a container, which the leader takes away a minute or so after it became empty. Whoever used a name and let it go does
 //! not wait for that: a few seconds later it deletes the container, if it is still empty; the server refuses to delete one that
@@ -28,6 +29,7 @@ pub(crate) async fn tidy(inner: Weak<Inner>) {
         let Some(inner) = inner.upgrade() else { return };
         inner.tidy_names(QUIET).await;
         inner.tidy_sessions();
+        inner.end_overdue();
         inner.end_abandoned();
         inner.settle_abandoned();
     }

@@ -1,5 +1,6 @@
 //! Logins, rights, encryption, and what is said to the person who must act.
 
+use std::process::Command;
 use std::time::Duration;
 
 use tenure_core::{Client, Environment, ErrorKind, Result};
@@ -131,6 +132,20 @@ async fn an_ask_that_nobody_answers_is_an_error_and_leaves_nothing() {
     in_time("it is free", observer.mutex("x").unwrap().lock()).await.unwrap().release().await.unwrap();
 }
 
+/// What ZooKeeper's own command line says, one line after the other.
+fn zk_cli(server: &ZooKeeper, args: &[&str]) -> Vec<String> {
+    let jars = "/usr/share/java/zookeeper.jar:/usr/share/java/slf4j-simple.jar";
+    let output = Command::new("java")
+        .args(["-Xmx64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", jars])
+        .args(["org.apache.zookeeper.ZooKeeperMain", "-timeout", "60000", "-server", &server.address().to_string()])
+        .args(args)
+        .output()
+        .expect("whoever runs the servers has this");
+    let said = |bytes| String::from_utf8_lossy(bytes).into_owned();
+    assert!(output.status.success(), "{args:?}: {}{}", said(&output.stdout), said(&output.stderr));
+    said(&output.stdout).lines().map(str::to_owned).collect()
+}
+
 /// An election can be watched with ZooKeeper's own tools: the first child leads, and the first line is its value.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_election_is_seen_by_zookeepers_own_tools() {
@@ -138,15 +153,16 @@ async fn an_election_is_seen_by_zookeepers_own_tools() {
     let client = open(&format!("{}?root=/access-election", Ensemble::shared().url())).await.unwrap();
     let election = client.election("scheduler").unwrap().note("10.0.0.7:8080").unwrap();
     let leads = election.campaign().await.unwrap();
-    let mut raw = raw::Raw::connect(server.address());
-    raw.sync("/access-election");
-    let children = raw.children("/access-election/scheduler").unwrap();
-    assert!(children.len() == 1 && children[0].starts_with("election-"), "{children:?}");
-    let path = format!("/access-election/scheduler/{}", children[0]);
-    let data = String::from_utf8(raw.data(&path).unwrap()).unwrap();
-    assert_eq!(data.lines().next(), Some("10.0.0.7:8080"));
-    // Deleting the node is how zkCli deposes a leader, and the leader is told.
-    raw.delete(&path).unwrap();
+    raw::Raw::connect(server.address()).sync("/access-election"); // this member may not have heard of it yet
+    let listed = zk_cli(server, &["ls", "/access-election/scheduler"]);
+    let child = listed.iter().find_map(|line| line.strip_prefix('[')?.strip_suffix(']')).expect("a list");
+    assert!(child.starts_with("election-") && !child.contains(','), "{listed:?}");
+    let path = format!("/access-election/scheduler/{child}");
+    let said = zk_cli(server, &["get", &path]);
+    let value = said.iter().position(|line| line == "10.0.0.7:8080").expect("its value is a line");
+    assert!(said[value + 1].starts_with("host="), "and the first: {said:?}");
+    // Deleting the node is how a leader is deposed, and the leader is told.
+    zk_cli(server, &["delete", &path]);
     in_time("it is told", leads.lost()).await;
 }
 

@@ -4,19 +4,23 @@
 mod raw;
 
 use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
 use raw::Raw;
-use tenure_core::{Client, Environment, Event, Instant};
+use tenure_core::{Backend, Claim, Client, Environment, ErrorKind, Event, Guard, Instant, Kind, Renewal, Wait};
 use tenure_testkit::servers::zookeeper::{Ensemble, ZooKeeper, ZooKeeperOptions};
-use tenure_testkit::{eventually, eventually_async, in_time};
+use tenure_testkit::{claim, eventually, eventually_async, in_time};
 
 async fn open(url: &str) -> Client {
+    Client::with_environment(store(url).await, Environment::real()).unwrap()
+}
+
+async fn store(url: &str) -> Arc<dyn Backend> {
     // A busy machine may take longer over an answer than a network would.
     let url = format!("{url}{}connect_limit=20s&answer_limit=20s", if url.contains('?') { '&' } else { '?' });
-    let backend = tenure_zookeeper::connect(&url.parse().unwrap()).await.unwrap();
-    Client::with_environment(backend, Environment::real()).unwrap()
+    tenure_zookeeper::connect(&url.parse().unwrap()).await.unwrap()
 }
 
 /// The servers grant twelve seconds at most. A hold for ten minutes is trusted for less than that, and renewed in time.
@@ -145,6 +149,14 @@ async fn once<F: Future>(mut future: Pin<&mut F>) -> Option<F::Output> {
     .await
 }
 
+/// Asks for an upgrade, beside another reader, and does not wait for the answer. Where the machine holds this task up it is there at
+/// once: then nothing was dropped, and it is asked for again.
+async fn drop_an_upgrade(held: &mut Guard) {
+    while let Some(answer) = once(pin!(held.try_upgrade())).await {
+        assert!(!answer.unwrap(), "another one reads");
+    }
+}
+
 /// The nodes of readers and of writers of a name.
 fn readers_and_writers(server: &ZooKeeper, path: &str) -> (usize, usize) {
     let mut raw = Raw::connect(server.address());
@@ -161,7 +173,7 @@ async fn an_upgrade_that_was_dropped_stands_in_nobodys_way() {
     let (one, other) = (open(&server.url()).await, open(&server.url()).await);
     let mut held = one.rw_lock("x").unwrap().read().await.unwrap();
     let second = other.rw_lock("x").unwrap().read().await.unwrap();
-    assert!(once(pin!(held.try_upgrade())).await.is_none());
+    drop_an_upgrade(&mut held).await;
     drop(one.mutex("y").unwrap().lock().await.unwrap()); // on the same session, and so after it
     eventually("the writer's node goes", || readers_and_writers(&server, "/tenure/x") == (2, 0)).await;
     let third = in_time("readers share", other.rw_lock("x").unwrap().read()).await.unwrap();
@@ -183,7 +195,7 @@ async fn a_reader_that_is_broken_while_it_asks_for_more_is_no_writer() {
         let mut raw = Raw::connect(server.address());
         let node = raw.children("/tenure/x").unwrap().pop().unwrap();
         let second = other.rw_lock("x").unwrap().read().await.unwrap();
-        assert!(once(pin!(held.try_upgrade())).await.is_none());
+        drop_an_upgrade(&mut held).await;
         drop(one.mutex("y").unwrap().lock().await.unwrap()); // on the same session, and so after it
         if by_hand {
             raw.delete(&format!("/tenure/x/{node}")).unwrap();
@@ -241,6 +253,46 @@ async fn what_was_dropped_while_nobody_was_there_is_ended() {
     // On the same session, for as long as that lasts: a pause in the answer does not make it too late.
     let again = one.mutex("y").unwrap().ttl(Duration::from_secs(20)).unwrap();
     drop(again.try_lock().await.unwrap().expect("the client goes on"));
+}
+
+/// Nobody renews a hold, and nobody lets go of it: it is over at its ttl, and not when its session is, which lives on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hold_that_was_left_to_expire_is_ended() {
+    let server = ZooKeeper::start(ZooKeeperOptions::new().arg("minSessionTimeout", "20000"));
+    let (store, other) = (store(&server.url()).await, open(&server.url()).await);
+    let left = Claim { ttl: Duration::from_secs(1), ..claim(Kind::Mutex, 1) };
+    // Without a client there is nobody else who would end it.
+    let grant = store.acquire(&left, Wait::Forever).await.unwrap().unwrap();
+    let next = in_time("the next one gets in", other.mutex("x").unwrap().lock()).await.unwrap();
+    assert!(Instant::now() >= grant.until && next.token() > grant.token);
+    assert!(matches!(store.renew(&[left]).await[..], [Ok(Renewal::Lost)]), "what is over stays over");
+    next.release().await.unwrap();
+}
+
+/// Somebody of another kind stands in front, refused by a holder that has gone since, and is about to leave: nobody else is refused
+/// because of it. (Where a machine stands still, it takes too long over that; in one of several attempts it will not.)
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_is_about_to_leave_decides_nothing() {
+    let server = ZooKeeper::start(ZooKeeperOptions::new());
+    let client = open(&server.url()).await;
+    let raw = || Raw::connect(server.address());
+    let held = client.mutex("x").unwrap().lock().await.unwrap(); // so that there is a root
+    raw().create("/tenure/y", b"").unwrap();
+    held.release().await.unwrap();
+    let refused_soon = "/tenure/y/fair-0000000000000007-0-0000000000";
+    for _ in 0..10 {
+        raw().create(refused_soon, b"").unwrap();
+        let mutex = client.mutex("y").unwrap();
+        let asking = tokio::spawn(async move { mutex.lock().await });
+        let in_line = || raw().children("/tenure/y").unwrap().len() == 2;
+        eventually("it is in line, or refused", || in_line() || asking.is_finished()).await;
+        raw().delete(refused_soon).unwrap();
+        match in_time("an answer", asking).await.unwrap() {
+            Ok(held) => return held.release().await.unwrap(),
+            Err(refused) => assert_eq!(refused.kind(), ErrorKind::Mismatch, "{refused}"),
+        }
+    }
+    panic!("it was refused ten times");
 }
 
 /// The server comes back with shorter timeouts, and counts by those from then on: whoever has trusted the longer one is told before

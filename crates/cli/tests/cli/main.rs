@@ -14,6 +14,7 @@
 //! - `terminal`: Ctrl-C, Ctrl-Z and `fg` on a real pty; the live line
 //! - `views`: ls, show, watch, ask, break, elect, doctor, completions, man
 //! - `input`: what is refused, and leaves nothing behind
+//! - `zookeeper`: the commands on a real ZooKeeper
 
 mod counter;
 mod databases;
@@ -29,3 +30,4 @@ mod signals;
 mod support;
 mod terminal;
 mod views;
+mod zookeeper;

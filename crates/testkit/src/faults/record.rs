@@ -164,11 +164,24 @@ pub struct Crowd {
 impl Crowd {
     /// Starts so many tasks over these clients; `observer` sees who is in line.
     pub fn start(record: &Record, name: &str, shape: Shape, clients: &[Client], tasks: usize, observer: Client) -> Self {
+        Self::start_with(record, name, shape, LONG, clients, tasks, observer)
+    }
+
+    /// The same with this ttl, where a store does not treat all of them alike.
+    pub fn start_with(
+        record: &Record,
+        name: &str,
+        shape: Shape,
+        ttl: Duration,
+        clients: &[Client],
+        tasks: usize,
+        observer: Client,
+    ) -> Self {
         let over = Arc::new(AtomicBool::new(false));
         let kind = if shape == Shape::FairMutex { Kind::Fair } else { Kind::Mutex };
         let tasks = (0..tasks)
             .map(|task| {
-                let lock = shape.make(&clients[task % clients.len()], name).and_then(|lock| lock.ttl(LONG));
+                let lock = shape.make(&clients[task % clients.len()], name).and_then(|lock| lock.ttl(ttl));
                 let (pen, fenced) = (record.recorder.task(name, kind), record.fenced(name));
                 tokio::spawn(member(lock.expect("the store offers it"), pen, fenced, Arc::clone(&over)))
             })

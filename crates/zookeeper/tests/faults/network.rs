@@ -10,7 +10,7 @@ use tenure_testkit::servers::zookeeper::{Ensemble, ZooKeeper, ZooKeeperOptions};
 use tenure_testkit::{Options as _, Shape, claim, eventually, eventually_async, in_time};
 
 use crate::raw::Raw;
-use crate::stage::{LONGER, T, calm_ensemble, client, client_with, leaves_nothing, lets_go, line_is, only};
+use crate::stage::{LONGER, T, Witnesses, calm_ensemble, client, client_with, leaves_nothing, lets_go, line_is, only};
 
 /// What came of a silence.
 struct Silence {
@@ -104,6 +104,40 @@ async fn an_answer_to_a_create_is_lost() {
         }
         leaves_nothing(&observer, "x", vec![one]).await;
     }
+}
+
+/// F14: the answer to a create is lost, and there are two nodes with the claim's id, of which one is not this session's: that is
+/// somebody in front, and never a grant.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_of_another_session_is_nobodys_grant() {
+    let server = ZooKeeper::start(ZooKeeperOptions::new());
+    let proxy = Proxy::start(server.address());
+    let open = async |address| {
+        let url = format!("{}?answer_limit=80s", only(address)).parse().unwrap();
+        tenure_zookeeper::connect(&url).await.unwrap()
+    };
+    let (before, store) = (open(server.address()).await, open(proxy.address()).await);
+    let claim = Claim { ttl: LONGER, ..claim(Kind::Mutex, 1) };
+    let mut raw = Raw::connect(server.address());
+    before.acquire(&claim, Wait::Forever).await.unwrap().unwrap();
+    let [node] = &raw.children("/tenure/x").unwrap()[..] else { panic!("there is one claim") };
+    let ghost = format!("/tenure/x/{}", node.replacen("-0000000000", "-0000000001", 1));
+    raw.create(&ghost, b"").unwrap();
+    before.release(&claim).await.unwrap();
+    proxy.set(Which::All, Fault::Blackhole(Toward::Client));
+    let asking = tokio::spawn({
+        let (store, claim) = (store.clone(), claim.clone());
+        async move { store.acquire(&claim, Wait::Forever).await }
+    });
+    let nodes = || Raw::connect(server.address()).children("/tenure/x").unwrap().len();
+    eventually("its node is there", || nodes() == 2).await;
+    proxy.heal();
+    eventually("it has seen both, and waits", || server.count("zk_watch_count") > 0 || asking.is_finished()).await;
+    assert!(!asking.is_finished(), "somebody is in front");
+    Raw::connect(server.address()).delete(&ghost).unwrap();
+    let grant = in_time("it is let in", asking).await.unwrap().unwrap().unwrap();
+    let view = before.view(&claim.name).await.unwrap();
+    assert_eq!(view.holders.iter().map(|holder| holder.token).collect::<Vec<_>>(), [grant.token], "by its own node");
 }
 
 /// The answer to an ask for a permit is lost, and there is room before the claim has looked: whoever saw it wait, and waits for
@@ -228,7 +262,8 @@ async fn a_session_ends_while_it_waits_at_the_head() {
     expect_sound_but_order(&record.history());
 }
 
-/// Connections that are reset again and again: sessions go on at the next member.
+/// Connections that are reset again and again: sessions go on at the next member, and whoever waits keeps its place. One crowd's nodes
+/// may move to other sessions, the other's may not.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_storm_of_resets_loses_nobody() {
     let (ensemble, record) = (calm_ensemble(), Record::new());
@@ -240,16 +275,22 @@ async fn a_storm_of_resets_loses_nobody() {
     let holding = client(&url).await;
     let held = holding.mutex("held").unwrap().ttl(LONGER).unwrap().lock().await.unwrap();
     let mut events = held.events();
+    let (witnesses, in_order) = (Witnesses::of(&crowding).await, Record::new());
     let crowd = Crowd::start(&record, "x", Shape::Mutex, &crowding, 6, observer.clone());
+    let fair = Crowd::start_with(&in_order, "fair", Shape::FairMutex, LONGER, &crowding, 6, observer.clone());
     for _ in 0..10 {
         crowd.has_had(&record, 5).await;
+        fair.has_had(&in_order, 5).await;
         for proxy in &proxies {
             proxy.cut(Which::All, Cut::Reset);
         }
     }
     crowd.has_had(&record, 20).await;
+    fair.has_had(&in_order, 20).await;
     crowd.stop().await;
+    fair.stop().await;
     expect_sound_but_order(&record.history());
+    witnesses.expect_sound(&in_order);
     held.check().expect("a connection is not a session");
     held.release().await.unwrap();
     let mut jeopardies = 0;
@@ -260,4 +301,5 @@ async fn a_storm_of_resets_loses_nobody() {
     assert!(jeopardies > 0, "a lost connection is jeopardy");
     let crowding = crowding.into_iter().collect();
     leaves_nothing(&observer, "x", crowding).await;
+    leaves_nothing(&observer, "fair", vec![]).await;
 }

@@ -1,20 +1,22 @@
-//! What the faults happen to: an ensemble whose sessions last six seconds, one that nobody hurts, and clients of them.
+//! What the faults happen to: an ensemble that is hurt, one that nobody hurts, clients of them, and who can say that no session ended.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use tenure_core::{Client, Environment, ErrorKind, Result};
+use tenure_core::{Client, Environment, ErrorKind, Guard, Result};
+use tenure_testkit::faults::Record;
+use tenure_testkit::history::{expect_sound, expect_sound_but_order};
 use tenure_testkit::servers::zookeeper::{Ensemble, ZooKeeperOptions};
 use tenure_testkit::{eventually_async, in_time};
 
-/// How long a session lasts that is to end, and the longest that the members grant which are hurt.
+/// How long a session lasts that is to end, or may.
 pub(crate) const T: Duration = Duration::from_secs(6);
-/// How long one lasts that is not: longer than the slowest machine stands still.
+/// How long one lasts that is not: longer than the slowest machine stands still. Claims with this ttl wait and hold with the same node.
 pub(crate) const LONGER: Duration = Duration::from_secs(30);
 
 /// Three members, each of which can be cut off. A leader is missed soon, on a busy machine also one that nobody hurts.
 pub(crate) fn ensemble() -> Ensemble {
-    let longest = T.as_millis().to_string();
+    let longest = LONGER.as_millis().to_string();
     Ensemble::start_with(ZooKeeperOptions::new().tick(Duration::from_millis(100)).arg("maxSessionTimeout", &longest))
 }
 
@@ -58,6 +60,32 @@ pub(crate) async fn clients(ensemble: &Ensemble, many: usize) -> Vec<Client> {
         clients.push(client(&ensemble.url()).await);
     }
     clients
+}
+
+/// A hold of each client, on the session that all its claims with a ttl of [`LONGER`] share: while it is held, that has not ended.
+pub(crate) struct Witnesses(Vec<Guard>);
+
+impl Witnesses {
+    pub(crate) async fn of(clients: &[Client]) -> Self {
+        let mut held = Vec::new();
+        for (number, client) in clients.iter().enumerate() {
+            let mutex = client.mutex(format!("witness {number}")).expect("a name").ttl(LONGER).expect("a ttl");
+            held.push(in_time("nobody else wants it", mutex.lock()).await.expect("it is free"));
+        }
+        Witnesses(held)
+    }
+
+    /// All that is promised to a crowd of that ttl was kept. Whoever loses its session loses its place, and nothing is said about order
+    /// then.
+    #[track_caller]
+    pub(crate) fn expect_sound(self, record: &Record) {
+        if self.0.iter().all(|witness| witness.check().is_ok()) {
+            expect_sound(&record.history());
+        } else {
+            eprintln!("a session has ended: nothing is said about order");
+            expect_sound_but_order(&record.history());
+        }
+    }
 }
 
 /// The URL of one server.

@@ -1,0 +1,95 @@
+//! Several processes: what a killed holder costs the others, and a stress of claims that wait and hold with one node, so that the
+//! going of the one in front is the grant. (The suite's own stress has a longer ttl, and nodes that may move.)
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure_core::{Backend, Client, DEFAULT_TTL, Environment, Instant, Result};
+use tenure_testkit::history::{History, expect_sound_but_order};
+use tenure_testkit::servers::zookeeper::Ensemble;
+use tenure_testkit::taker::{Order, Reply, Taker, Wanted};
+use tenure_testkit::{Harness, Shape, eventually_async, in_time};
+
+/// The store as a second process sees it: a URL.
+struct Second;
+
+impl Harness for Second {
+    async fn start() -> Self {
+        Second
+    }
+
+    async fn backend(&self) -> Arc<dyn Backend> {
+        unreachable!("it is only opened by its URL")
+    }
+
+    async fn residue(&self) -> usize {
+        0
+    }
+
+    async fn open(url: &str) -> Result<Arc<dyn Backend>> {
+        tenure_zookeeper::connect(&url.parse()?).await
+    }
+}
+
+/// Not a test: what the others start in a second process. Does nothing by itself.
+#[test]
+fn taker() {
+    tenure_testkit::serve::<Second>();
+}
+
+/// Locks beneath this root. A busy machine may take longer over an answer than a network would.
+fn url(root: &str) -> String {
+    format!("{}?root={root}&connect_limit=20s&answer_limit=20s", Ensemble::shared().url())
+}
+
+async fn client(url: &str) -> Client {
+    Client::with_environment(Second::open(url).await.unwrap(), Environment::real()).unwrap()
+}
+
+/// P7: after `kill -9` of a holder the next one is in within the timeout, a tick and a second, if the machine is not slow. What that may add is
+/// less than a session lasts by default: whoever waited for that would be seen.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_holder_costs_its_sessions_timeout() {
+    const TIMEOUT: Duration = Duration::from_secs(6);
+    const TICK: Duration = Duration::from_millis(200);
+    const SLOWNESS: Duration = Duration::from_secs(20);
+    let url = url("/killed-holder");
+    let client = client(&url).await;
+    let mut taker = Taker::start("processes::taker", &url).await;
+    let (token, _) = taker.lock(1, &Wanted::new("x", Shape::Mutex).ttl(TIMEOUT)).await;
+    let mutex = client.mutex("x").unwrap();
+    let waiting = tokio::spawn(async move { (mutex.lock().await.unwrap(), Instant::now()) });
+    // Or its session has ended already, with a machine that stood still.
+    let waits = async || client.view("x").await.unwrap().line.len() == 1 || waiting.is_finished();
+    eventually_async("the next one waits", waits).await;
+    taker.kill();
+    let killed = Instant::now();
+    let (held, granted) = in_time("the next one gets in", waiting).await.unwrap();
+    let took = granted.since(killed);
+    eprintln!("after kill -9 of a holder with a timeout of {TIMEOUT:?} the next one got in after {took:?}");
+    assert!(took < TIMEOUT + TICK + Duration::from_secs(1) + SLOWNESS, "{took:?}");
+    assert!(held.token().get() > token);
+    held.release().await.unwrap();
+}
+
+/// For every kind. Some let a hold of 100 ms expire, whose session ends with a machine that stands still: nothing is said about order.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stress_is_sound_where_an_event_is_the_grant() {
+    let (url, dir) = (url("/stress"), tempfile::tempdir().unwrap());
+    let mut takers: Vec<Taker> = (0..3).map(|_| Taker::spawn("processes::taker", &url)).collect();
+    for taker in &mut takers {
+        taker.ready().await;
+    }
+    for shape in Shape::ALL {
+        let name = format!("{shape:?}");
+        let file = |number: usize| dir.path().join(format!("{name} {number}"));
+        for (number, taker) in takers.iter_mut().enumerate() {
+            let wanted = Wanted::new(&name, shape).ttl(DEFAULT_TTL);
+            taker.send(Order::Stress { wanted, tasks: 4, rounds: 15, history: file(number) });
+        }
+        for taker in &mut takers {
+            assert_eq!(taker.finished().await, Reply::Done, "{shape:?}");
+        }
+        expect_sound_but_order(&History::read((0..takers.len()).map(file)).unwrap());
+    }
+}
