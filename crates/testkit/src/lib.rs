@@ -43,6 +43,7 @@ mod seen;
 pub mod servers;
 mod sessions;
 pub mod shops;
+mod silence;
 mod stopped;
 mod stress;
 pub mod suite;
@@ -59,6 +60,7 @@ pub use rng::Rng;
 pub use scene::{Need, Scene, run, run_as, serve};
 pub use seen::until_all_are_seen;
 pub use sessions::{an_unreachable_server_is_told, whoever_has_no_room_gets_in};
+pub use silence::Silence;
 pub use stopped::stop_between_writes;
 #[doc(hidden)]
 pub use tenure_core::Kind;

@@ -24,16 +24,16 @@ fn sell(db: &Connection) -> Result<bool> {
 fn sell_one(way: &str, client: &blocking::Client, db: &mut Connection) -> Result<bool> {
     Ok(match way {
         "mutex" => {
-            let _guard = client.mutex("lamps")?.lock()?; // let go of when dropped
-            sell(db)?
+            let guard = client.mutex("lamps")?.lock()?;
+            let sold = sell(db)?;
+            guard.release().map(|()| sold)? // an error if it was lost meanwhile
         }
         "transaction" => {
             let (tx, _held) = sqlite::begin(db, "lamps").lock()?;
             let sold = sell(&tx)?;
             tx.commit().map(|()| sold)? // and the lock is free
         }
-        // Whoever was overtaken between reading and writing does it again.
-        "cell" => client.cell("lamps left")?.update(|left| Some(vec![left?[0].checked_sub(1)?]))?.is_some(),
+        "cell" => client.cell("lamps left")?.update(|left| Some(vec![left?[0].checked_sub(1)?]))?.is_some(), // again if overtaken
         _ => sell(db)?,
     })
 }

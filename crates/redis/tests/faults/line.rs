@@ -3,10 +3,10 @@
 use std::sync::{Arc, Mutex};
 
 use tenure_core::{Client, Instant, Token};
-use tenure_testkit::in_time;
+use tenure_testkit::{Silence, in_time};
 use tokio::task::JoinSet;
 
-use crate::stage::{ALIVE, LONG, Silence, line_is};
+use crate::stage::{ALIVE, LONG, line_is};
 
 /// The line for `x`, which somebody holds.
 pub(crate) struct Line {

@@ -6,9 +6,9 @@ use tenure_core::{Client, Event, Instant, Phase};
 use tenure_testkit::proxy::{Fault, Toward, Which};
 use tenure_testkit::servers::Backup;
 use tenure_testkit::servers::redis::{Fsync, Redis, RedisOptions};
-use tenure_testkit::{Options as _, Shape, eventually, in_time};
+use tenure_testkit::{Options as _, Shape, Silence, eventually, in_time};
 
-use crate::stage::{Crowd, LONG, Record, Silence, Stage, client, leaves_nothing, line_is};
+use crate::stage::{Crowd, LONG, Record, Stage, client, leaves_nothing, line_is};
 
 /// So long that its end is not what a holder learns of its loss by, so short that a renewal comes soon.
 const TTL: Duration = Duration::from_secs(9);

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tempfile::TempDir;
-use tenure_core::{Backend, Client, Environment, ErrorKind, Instant, Result};
+use tenure_core::{Backend, Client, Environment, ErrorKind, Result};
 use tenure_testkit::fenced::FencedFile;
 use tenure_testkit::history::{
     History, Kind, Mode, Op, Phase, Recorder, Task, Violation, check, expect_sound, expect_sound_but_order,
@@ -116,41 +116,6 @@ pub(crate) async fn line_is(client: &Client, name: &str, long: usize) {
 pub(crate) async fn is_free(client: &Client, name: &str) {
     let what = format!("{name:?} is free");
     eventually_async(&what, async || client.view(name).await.is_ok_and(|view| view.is_free())).await;
-}
-
-/// Looks again and again, to see how long this machine stood still at most.
-pub(crate) struct Silence {
-    over: Arc<AtomicBool>,
-    watching: JoinHandle<Duration>,
-}
-
-impl Silence {
-    /// Somebody looks whom no fault meets.
-    pub(crate) fn watched_by(observer: &Client) -> Self {
-        let over = Arc::new(AtomicBool::new(false));
-        let watching = tokio::spawn(longest_silence(observer.clone(), Arc::clone(&over)));
-        Silence { over, watching }
-    }
-
-    /// The longest time between two answers.
-    pub(crate) async fn longest(self) -> Duration {
-        self.over.store(true, Ordering::Relaxed);
-        self.watching.await.unwrap()
-    }
-}
-
-async fn longest_silence(observer: Client, over: Arc<AtomicBool>) -> Duration {
-    let (mut longest, mut last) = (Duration::ZERO, Instant::now());
-    loop {
-        let _ = observer.view("nobody's").await;
-        let now = Instant::now();
-        longest = longest.max(now.since(last));
-        last = now;
-        if over.load(Ordering::Relaxed) {
-            return longest;
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
 }
 
 /// What is on record: a history, and a resource that refuses lower tokens and records its writes too.

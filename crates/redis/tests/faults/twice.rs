@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use tenure_testkit::proxy::{After, Fault, Toward, Which};
-use tenure_testkit::{Shape, eventually, in_time};
+use tenure_testkit::{Shape, Silence, eventually, in_time};
 
-use crate::stage::{Crowd, LONG, Record, Silence, Stage, last_token, leaves_nothing, line_is};
+use crate::stage::{Crowd, LONG, Record, Stage, last_token, leaves_nothing, line_is};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_crowd_is_served_as_if_nothing_was() {

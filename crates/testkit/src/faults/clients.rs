@@ -1,6 +1,5 @@
 //! P7, F20: clients that are killed or stopped. How long that keeps others waiting is bounded, and so is how short.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -8,11 +7,10 @@ use tenure_core::lease::ALIVE;
 use tenure_core::{HANDOVER_TTL, Instant};
 use tokio::task::JoinSet;
 
-use super::silence::longest_silence;
 use super::{Database as _, LONG, Stage, Store, Wish, client, leaves_nothing, line_is, second};
 use crate::proxy::{Fault, Toward, Which};
 use crate::taker::{Order, Reply, Wanted};
-use crate::{Shape, in_time};
+use crate::{Shape, Silence, in_time};
 
 const TTL: Duration = Duration::from_secs(2);
 /// What a busy machine may add to any bound. Less than the ttl by default, or ten minutes: whoever waits for those is seen.
@@ -77,8 +75,7 @@ pub async fn killed_waiters_are_skipped<S: Store>() {
         killed.tell(Order::Begin(slot as u32, Wanted::new("x", Shape::FairMutex))).await;
         line_is(&observer, "x", slot + 1).await;
     }
-    let over = Arc::new(AtomicBool::new(false));
-    let watching = tokio::spawn(longest_silence(observer.clone(), Arc::clone(&over)));
+    let silence = Silence::watched_by(&observer);
     let url = server.url();
     let living = [client::<S>(&url).await, client::<S>(&url).await, client::<S>(&url).await];
     let entered = Arc::new(Mutex::new(Vec::new()));
@@ -101,8 +98,7 @@ pub async fn killed_waiters_are_skipped<S: Store>() {
     while let Some(served) = in_time("the next one gets in", waiting.join_next()).await {
         served.unwrap();
     }
-    over.store(true, Ordering::Relaxed);
-    let silence = watching.await.unwrap();
+    let silence = silence.longest().await;
     let entered = std::mem::take(&mut *entered.lock().unwrap());
     assert_eq!(entered.len(), living.len() * EACH);
     let took = entered[0].2.since(released);

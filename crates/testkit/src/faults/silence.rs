@@ -1,18 +1,17 @@
 //! Nobody answers: a server that stands still, a network that swallows everything. Holders are lost by their own clock before
 //! anybody else gets in, and nobody is left behind.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tenure_core::lease::ALIVE;
-use tenure_core::{Client, ErrorKind, Instant};
+use tenure_core::{ErrorKind, Instant};
 use tokio::task::JoinSet;
 
 use super::{Database as _, LONG, Record, Stage, Store, Wish, client, leaves_nothing, line_is};
 use crate::history::expect_sound;
 use crate::proxy::{Cut, Fault, Toward, Which};
-use crate::{Options as _, Shape, eventually, in_time};
+use crate::{Options as _, Shape, Silence, eventually, in_time};
 
 const TTL: Duration = Duration::from_secs(6);
 
@@ -92,8 +91,7 @@ pub async fn a_client_that_went_deaf_gets_in<S: Store>() {
         let stage = Stage::<S>::new(Wish::default()).await;
         let (holder, client) = (stage.direct().await, stage.proxied().await);
         let held = holder.fair_mutex("x").unwrap().ttl(LONG).unwrap().lock().await.unwrap();
-        let over = Arc::new(AtomicBool::new(false));
-        let watching = tokio::spawn(longest_silence(holder.clone(), Arc::clone(&over)));
+        let silence = Silence::watched_by(&holder);
         let entered = Arc::new(Mutex::new(Vec::new()));
         let mut waiting = JoinSet::new();
         for number in 1..=WAITERS {
@@ -121,8 +119,7 @@ pub async fn a_client_that_went_deaf_gets_in<S: Store>() {
         while let Some(served) = in_time("the next one gets in", waiting.join_next()).await {
             served.unwrap();
         }
-        over.store(true, Ordering::Relaxed);
-        let silence = watching.await.unwrap();
+        let silence = silence.longest().await;
         let entered = std::mem::take(&mut *entered.lock().unwrap());
         assert_eq!(entered.len(), WAITERS);
         for (place, (number, token)) in (1..).zip(entered) {
@@ -134,19 +131,6 @@ pub async fn a_client_that_went_deaf_gets_in<S: Store>() {
         stage.proxy.heal();
         leaves_nothing::<S>(&stage.server, [holder, client]).await;
     }
-}
-
-/// Looks again and again: the longest time between two answers, which is how long this machine stood still at most.
-pub(super) async fn longest_silence(observer: Client, over: Arc<AtomicBool>) -> Duration {
-    let (mut longest, mut last) = (Duration::ZERO, Instant::now());
-    while !over.load(Ordering::Relaxed) {
-        let _ = observer.view("x").await;
-        let now = Instant::now();
-        longest = longest.max(now.since(last));
-        last = now;
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    longest
 }
 
 /// Whoever asks while nobody answers is told so, and leaves nothing behind that keeps others out.

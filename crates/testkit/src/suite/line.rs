@@ -1,14 +1,11 @@
 //! The order of a line, on a machine that may stand still: what [`fair`](super::fair) and others measure it with.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
-
 use tenure_core::lease::ALIVE;
 use tenure_core::{Client, Guard, Instant};
 use tokio::task::JoinHandle;
 
 use super::LONG;
-use crate::{Scene, in_time};
+use crate::{Scene, Silence, in_time};
 
 /// That somebody was let in: the token, and when it had it at the latest, on the clock that all processes of a host share.
 pub(super) type Entry = (u64, u64);
@@ -56,13 +53,9 @@ pub(super) async fn served(line: Vec<JoinHandle<Entry>>) -> Vec<Entry> {
 /// keeps none every time. Tokens rise in any case.
 pub(super) async fn keeps_its_order(observer: &Client, mut attempt: impl AsyncFnMut() -> Vec<Entry>) {
     for _ in 0..5 {
-        let over = AtomicBool::new(false);
-        let attempted = async {
-            let entered = attempt().await;
-            over.store(true, Ordering::Relaxed);
-            entered
-        };
-        let (listed, silence) = tokio::join!(attempted, longest_silence(observer, &over));
+        let silence = Silence::watched_by(observer);
+        let listed = attempt().await;
+        let silence = silence.longest().await;
         let mut entered = listed.clone();
         entered.sort_by_key(|(_, at)| *at);
         assert!(entered.is_sorted_by(|(one, _), (next, _)| one < next), "tokens that do not rise: {entered:?}");
@@ -72,17 +65,4 @@ pub(super) async fn keeps_its_order(observer: &Client, mut attempt: impl AsyncFn
         assert!(silence > ALIVE / 4, "out of order after a silence of {silence:?}: {listed:?}");
     }
     panic!("it is out of order every time");
-}
-
-/// Looks again and again: the longest time between two answers, which is how long this machine stood still at most.
-async fn longest_silence(observer: &Client, over: &AtomicBool) -> Duration {
-    let (mut longest, mut last) = (Duration::ZERO, Instant::now());
-    while !over.load(Ordering::Relaxed) {
-        let _ = observer.view("x").await;
-        let now = Instant::now();
-        longest = longest.max(now.since(last));
-        last = now;
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    longest
 }

@@ -15,6 +15,9 @@ use super::Broken;
 /// Whoever was let in and does not come within [`HANDOVER_TTL`], or its ttl if that is shorter, is passed over, and stands at the end
 /// when it comes: GUARANTEES says so. That leaves a trace, and only where there is one it is no violation: nobody held for all that
 /// time, or for as much of it as the window has, since whoever comes between the two gives back what it may not trust.
+///
+/// Where a place in line is a session's, one of a shorter ttl is lost when nothing is heard of its client for that long. The trace of that is
+/// that nothing at all is on record meanwhile: the machine stood still.
 pub(super) fn in_order(events: &[&Event], holds: &[Hold], broken: &mut Broken<'_>) {
     let granted: HashMap<u64, &Hold> =
         holds.iter().filter(|hold| hold.kind == Kind::Fair).map(|hold| (hold.claim, hold)).collect();
@@ -30,7 +33,7 @@ pub(super) fn in_order(events: &[&Event], holds: &[Hold], broken: &mut Broken<'_
     let mut asked: Vec<&Hold> = granted.values().copied().collect();
     asked.sort_by_key(|hold| hold.invoked);
     let mut queued = queued.into_iter().peekable();
-    let idle = idle(holds);
+    let (idle, still) = (idle(holds), still(events));
     let stands: HashMap<u64, u64> = events.iter().filter_map(|event| Some((event.claim?, event.stands?))).collect();
     let mut last: Option<(u64, &Hold)> = None; // of those in line before `hold` was asked for, the one granted last
     for hold in asked {
@@ -38,8 +41,10 @@ pub(super) fn in_order(events: &[&Event], holds: &[Hold], broken: &mut Broken<'_
             last = last.filter(|last| last.1.token >= before.1.token).or(Some(before));
         }
         if let Some((seen, before)) = last.filter(|(_, before)| before.token > hold.token) {
-            let stands = window(stands.get(&before.claim).copied().map_or(HANDOVER_TTL, Duration::from_nanos));
-            if idle.iter().any(|(from, to)| seen < *to && *to <= hold.from && to - from >= stands) {
+            let shorter = stands.get(&before.claim).copied();
+            let stands = window(shorter.map_or(HANDOVER_TTL, Duration::from_nanos));
+            let is_trace = |(from, to): &(u64, u64)| seen < *to && *to <= hold.from && to - from >= stands;
+            if idle.iter().any(is_trace) || (shorter.is_some() && still.iter().any(is_trace)) {
                 continue;
             }
             let (ours, theirs) = (hold.token, before.token);
@@ -60,6 +65,13 @@ fn idle(holds: &[Hold]) -> Vec<(u64, u64)> {
         held_until = held_until.max(Some(hold.to));
     }
     idle
+}
+
+/// When nothing happened: from each thing on record to the next.
+fn still(events: &[&Event]) -> Vec<(u64, u64)> {
+    let mut times: Vec<u64> = events.iter().map(|event| event.t).collect();
+    times.sort_unstable();
+    times.windows(2).map(|pair| (pair[0], pair[1])).collect()
 }
 
 /// For so long a grant may be trusted that stands for `stands`.
@@ -115,6 +127,30 @@ mod tests {
         let lapsed = 20 + window(Duration::from_nanos(100));
         assert!(two_in_line_of_whom(Kind::Fair, Some(100), 12, [7, 6], lapsed).is_empty());
         assert_eq!(two_in_line_of_whom(Kind::Fair, Some(100), 12, [7, 6], lapsed - 1), ["P5"]);
+    }
+
+    /// Here it is held all the while, by claim 9 until 200.
+    #[test]
+    fn whose_session_ended_while_the_machine_stood_still_is_passed_over() {
+        let broken = |stands: Option<u64>| {
+            let sample = Sample::of(Kind::Fair).hold(9, 5, 10, 200);
+            let ask = |t, claim| sample.event(t, Op::Acquire, Phase::Invoke).claim(claim);
+            let grant = |t, claim, token| sample.event(t, Op::Acquire, Phase::Ok).claim(claim).token(token).until(t + 3);
+            let release = |t, claim| sample.event(t, Op::Release, Phase::Invoke).claim(claim);
+            let events = [
+                Event { stands, ..ask(11, 1) },
+                sample.event(12, Op::Queue, Phase::Ok).claim(1),
+                ask(14, 2),
+                grant(201, 2, 6),
+                release(202, 2),
+                grant(203, 1, 7),
+                release(204, 1),
+            ];
+            Sample::of(Kind::Fair).hold(9, 5, 10, 200).with(events).broken()
+        };
+        assert!(broken(Some(100)).is_empty());
+        assert_eq!(broken(Some(1_000)), ["P5"]);
+        assert_eq!(broken(None), ["P5"]);
     }
 
     #[test]
