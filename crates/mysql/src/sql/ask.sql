@@ -33,6 +33,9 @@ BEGIN
       INSERT INTO {p}name (name, kind, permits, last, seq, holds, waits, taken, head, ends, used)
         VALUES (p_name, 0, 0, -1, 0, 0, 0, 0, 0, 0, 0);
     END;
+    IF NOT v_new AND p_alone THEN
+      START TRANSACTION; -- with innodb_rollback_on_timeout the first one is over, and each statement that follows would be one of its own
+    END IF;
     IF v_new THEN
       SET v_kind = 0, v_permits = 0, v_last = -1, v_seq = 0, v_holds = 0, v_waits = 0, v_taken = 0, v_head = 0, v_ends = 0,
         v_marked = 9223372036854775807;
