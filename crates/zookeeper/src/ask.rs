@@ -30,7 +30,7 @@ use std::time::Duration;
 use tenure_core::{Claim, Clock, Error, ErrorKind, Grant, Instant, Kind, Mode, Result, Token, Wait};
 
 use crate::error::refused;
-use crate::inner::{Entry, Inner, SLOW_LOOK};
+use crate::inner::{Entry, Inner, SLOW_LOOK, lock};
 use crate::layout::{Key, Layout, Place, WAITING, is_movable, node_prefix, place};
 use crate::line::{Line, Standing, is_used_up};
 use crate::session::{Session, Trouble, User, Watched};
@@ -269,6 +269,7 @@ impl Inner {
                     return Ok(self.list(session, claim, parent, false).await?.map(|line| (node, line, true)));
                 }
                 Ok((Err(Trouble::Refused(Refusal::NO_NODE)), _)) => {
+                    lock(&self.made).insert(parent.to_owned());
                     if self.make_path(session, parent, NodeKind::Container).await?.is_err_and(|trouble| is_over(&trouble)) {
                         return Ok(None);
                     }

@@ -44,6 +44,8 @@ pub(crate) struct Inner {
     held: Mutex<(HashSet<Key>, VecDeque<Key>)>,
     /// Names that were let go of, and when.
     pub(crate) idle: Mutex<HashMap<String, Instant>>,
+    /// Names that were not there, and that this client has sent for.
+    pub(crate) made: Mutex<HashSet<String>>,
 }
 
 /// The sessions, and what was learnt of the timeouts that the servers grant.
@@ -86,7 +88,7 @@ impl Entry {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -102,6 +104,7 @@ impl Inner {
             ended: Mutex::default(),
             held: Mutex::default(),
             idle: Mutex::default(),
+            made: Mutex::default(),
         })
     }
 

@@ -1,19 +1,19 @@
 //! Leaving nothing: names that nobody uses any more, sessions that nobody needs, holds whose time is over, claims that could not be
 //! ended at once.
 //!
-//! A name is a container, which the leader takes away a minute or so after it became empty. Whoever used a name and let it go does
-//! not wait for that: a few seconds later it deletes the container, if it is still empty; the server refuses to delete one that
-//! is not. Who asks in that very moment finds no container, and makes it again. A name may also be a node that somebody made to
-//! stay, as Curator's users do: only containers go.
+//! A name is a container, which the leader takes away a minute or so after it became empty, if there ever was anything in it. Whoever
+//! made a name and let it go does not wait for that: a few seconds later it deletes the container, if it is still empty; the server
+//! refuses to delete one that is not. Who asks in that very moment finds no container, and makes it again. A name may also be a node
+//! that somebody made to stay, as Curator's users do, and servers do not say which of the two it is: so what was there before is left alone.
 
-use std::sync::{Arc, PoisonError, Weak};
+use std::collections::HashSet;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tenure_core::Instant;
 
-use crate::inner::Inner;
-use crate::session::Outcome;
-use crate::wire::{Reply, Request, Stat};
+use crate::inner::{Inner, lock};
+use crate::wire::Request;
 
 /// How long a name stays after it was let go of, so that one in steady use is not made again and again.
 const QUIET: Duration = Duration::from_secs(3);
@@ -41,30 +41,30 @@ impl Inner {
     /// # Cancel safety
     /// Dropped, the servers remove them in their own time.
     pub(crate) async fn tidy_names(self: &Arc<Self>, quiet: Duration) {
-        let now = Instant::now();
-        let in_use: std::collections::HashSet<String> = self.book().values().map(|entry| entry.parent.clone()).collect();
-        let mut names = Vec::new();
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner).retain(|name, since| {
-            let goes = now.since(*since) >= quiet;
-            if goes && !in_use.contains(name) {
-                names.push(name.clone());
-            }
-            !goes
-        });
+        let names = self.take_idle(quiet);
         if names.is_empty() {
             return;
         }
         let Ok(user) = self.any_session().await else { return };
         for names in names.chunks(AT_ONCE) {
-            let look = |path: &String| Request::Get { path: path.clone(), watch: false };
-            // This member may not have heard yet of a name that was made through another one.
-            let looks = names.iter().take(1).map(|path| Request::Sync { path: path.clone() }).chain(names.iter().map(look));
-            let Ok(Ok(seen)) = self.flight(&user.0, "tidying up", looks.collect()).await else { return };
-            let goes = |seen: &Outcome| matches!(seen, Ok(Reply::Data(_, stat)) if stat.owner == Stat::CONTAINER);
-            let containers = names.iter().zip(seen.iter().skip(1)).filter(|(_, seen)| goes(seen));
             let delete = |path: &String| Request::Delete { path: path.clone(), version: -1 };
             // Refused where somebody else uses it; and if the connection fails, the servers do it later.
-            let _ = self.flight(&user.0, "tidying up", containers.map(|(path, _)| delete(path)).collect()).await;
+            let _ = self.flight(&user.0, "tidying up", names.iter().map(delete).collect()).await;
         }
+    }
+
+    /// The names that this client has made, and that nobody here has used for so long.
+    fn take_idle(&self, quiet: Duration) -> Vec<String> {
+        let now = Instant::now();
+        let in_use: HashSet<String> = self.book().values().map(|entry| entry.parent.clone()).collect();
+        let (mut names, mut made) = (Vec::new(), lock(&self.made));
+        lock(&self.idle).retain(|name, since| {
+            let goes = now.since(*since) >= quiet;
+            if goes && !in_use.contains(name) && made.remove(name) {
+                names.push(name.clone());
+            }
+            !goes
+        });
+        names
     }
 }

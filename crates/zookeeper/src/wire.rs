@@ -83,15 +83,10 @@ pub(crate) struct Stat {
     pub(crate) version: i32,
     /// How often its children changed.
     pub(crate) cversion: i32,
-    /// The session that it lives with, or 0, or what a container has in its place.
+    /// The session that it lives with, or 0: for a container, too.
     pub(crate) owner: i64,
     /// How many children it has.
     pub(crate) children: i32,
-}
-
-impl Stat {
-    /// What a container has as its owner.
-    pub(crate) const CONTAINER: i64 = i64::MIN;
 }
 
 /// What came of a request.
