@@ -5,6 +5,7 @@
 use std::error::Error;
 use std::process::ExitCode;
 
+use xtask::runner::{self, Options, Schedule};
 use xtask::tree::Tree;
 use xtask::{api, table, tidy};
 
@@ -14,11 +15,17 @@ usage: cargo run -p xtask -- CHORE
   tidy    check the sources; changes nothing (cargo test runs the same checks)
   table   print the README's table of kinds and stores, from what each store says of itself
   api     write the public API of each library into api/
-  fix     write both: the README's table, and api/";
+  fix     write both: the README's table, and api/
+  test [--width N] [--fast] [PART…]
+          build the test programs and run them, N at a time (3); with --fast without the slow ones;
+          with PARTs only those whose PACKAGE/TARGET contains one";
+
+/// How many programs run at a time on two cores; CONTRIBUTING.md has the measurement.
+const WIDTH: usize = 3;
 
 fn main() -> Result<ExitCode, Box<dyn Error>> {
-    let chore = std::env::args().nth(1);
-    match chore.as_deref() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match arguments.first().map(String::as_str) {
         Some("tidy") => return Ok(tidy()?),
         Some("table") => print!("{}", table::table()),
         Some("api") => api::write(&Tree::here()?, &Tree::root())?,
@@ -26,12 +33,36 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
             api::write(&Tree::here()?, &Tree::root())?;
             table::write(&Tree::root())?;
         }
-        _ => {
-            println!("{USAGE}");
-            return Ok(ExitCode::from(2));
+        Some("test") => {
+            if let Some(options) = test_options(&arguments[1..]) {
+                let schedule = Schedule::parse(include_str!("../schedule.txt"));
+                let passed = runner::run(&Tree::root(), &schedule, &options)?;
+                return Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+            }
+            return Ok(usage());
         }
+        _ => return Ok(usage()),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn usage() -> ExitCode {
+    println!("{USAGE}");
+    ExitCode::from(2)
+}
+
+fn test_options(arguments: &[String]) -> Option<Options> {
+    let mut options = Options { width: WIDTH, fast: false, only: Vec::new() };
+    let mut arguments = arguments.iter();
+    while let Some(argument) = arguments.next() {
+        match argument.as_str() {
+            "--width" => options.width = arguments.next()?.parse().ok().filter(|width| *width > 0)?,
+            "--fast" => options.fast = true,
+            flag if flag.starts_with('-') => return None,
+            part => options.only.push(part.to_owned()),
+        }
+    }
+    Some(options)
 }
 
 fn tidy() -> std::io::Result<ExitCode> {
