@@ -6,9 +6,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::{Answer, Held, Notice, Session, Tried, Waited};
 use tenure_core::backend::BoxFuture;
 use tenure_core::lease::{Failure, Fate};
-use tenure_core::session::{Answer, Held, Notice, Session, Tried, Waited};
 use tenure_core::{Claim, ClaimId, Error, ErrorKind, Mode, Token};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};

@@ -1,7 +1,7 @@
 //! What a connection is asked to find out whether a pooler lends its session to others.
 
+use super::{Answer, Connection};
 use tenure_core::backend::BoxFuture;
-use tenure_core::session::{Answer, Connection};
 
 use super::advisory::garbled;
 use super::wire::Wire;

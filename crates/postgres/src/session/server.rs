@@ -6,9 +6,9 @@
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
+use super::{Answer, Limits, Listener, Looks, Notice, Server, refuse_lent};
 use tenure_core::backend::{Abilities, BoxFuture, Finding, Level};
 use tenure_core::lease::{self, Desk as _, Failure, Fate};
-use tenure_core::session::{Answer, Limits, Listener, Looks, Notice, Server, refuse_lent};
 use tenure_core::{
     Address, Ask, ClaimId, Error, ErrorKind, Fingerprint, Holder, Instant, LockName, Mode, Note, Origin, Result, Token,
     Versioned, View, Waiter,

@@ -6,8 +6,8 @@
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
+use super::{Drive, Mover, MovingStream, Place};
 use tenure_core::lease::Failure;
-use tenure_core::session::{Drive, Mover, MovingStream, Place};
 use tenure_core::{Address, Error, ErrorKind};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_postgres::config::SslMode;

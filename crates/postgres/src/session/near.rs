@@ -22,7 +22,7 @@ use tokio::sync::oneshot;
 
 use super::book::{Book, Entry, Seat, Shown, Stage};
 use super::{Inner, Server, Session};
-use crate::{Claim, Clock, Instant, Kind, LockName, Mode};
+use tenure_core::{Claim, Clock, Instant, Kind, LockName, Mode};
 
 /// For so long a session's lock goes from task to task before others get their chance.
 const PASSED_FOR: Duration = Duration::from_millis(5);

@@ -15,9 +15,9 @@ use tokio::time::timeout;
 use super::book::{Seat, Shown, Stage};
 use super::near::Turn;
 use super::{Answer, Inner, Server, Session, Tried, Waited, idle_limit};
-use crate::lease::tries::Tries;
-use crate::lease::{Failure, Fate, mismatch};
-use crate::{Claim, Clock, Error, ErrorKind, Grant, Instant, Kind, Result, Token, Wait};
+use tenure_core::lease::Tries;
+use tenure_core::lease::{Failure, Fate, mismatch};
+use tenure_core::{Claim, Clock, Error, ErrorKind, Grant, Instant, Kind, Result, Token, Wait};
 
 /// A hold that is younger than this is shown to nobody: most are over by then, and showing costs as much as locking.
 const SHOW_AFTER: Duration = Duration::from_millis(4);

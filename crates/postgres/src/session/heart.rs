@@ -14,7 +14,7 @@ use tokio::time::timeout;
 
 use super::book::{Entry, Seat, Shown, Stage};
 use super::{Inner, Listener, Server, Session};
-use crate::{Claim, Clock, Error, ErrorKind, Instant, Renewal, Result};
+use tenure_core::{Claim, Clock, Error, ErrorKind, Instant, Renewal, Result};
 
 /// What cannot be done now is not tried again at once.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
@@ -31,7 +31,7 @@ impl<S: Server> Listener for Ring<S> {
     }
 
     fn home(&self) -> Option<Handle> {
-        self.0.upgrade().and_then(|inner| inner.news.get().and_then(crate::News::runtime))
+        self.0.upgrade().and_then(|inner| inner.news.get().and_then(tenure_core::News::runtime))
     }
 }
 

@@ -4,23 +4,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Answer, Inner, Server, Session};
-use crate::backend::{Abilities, Backend, BoxFuture, Finding};
-use crate::keeper::News;
-use crate::lease::Fate;
-use crate::lease::tries::Tries;
-use crate::{Ask, Claim, Grant, LockName, Mode, Renewal, Result, Token, Versioned, View, Wait};
+use tenure_core::News;
+use tenure_core::backend::{Abilities, Backend, BoxFuture, Finding};
+use tenure_core::lease::Fate;
+use tenure_core::lease::Tries;
+use tenure_core::{Ask, Claim, Grant, LockName, Mode, Renewal, Result, Token, Versioned, View, Wait};
 
 /// How often a watcher looks: servers tell nobody who only watches.
 const WATCH_EVERY: Duration = Duration::from_millis(75);
 
 /// A store that is a [`Server`] with locks of its own, as a backend.
-pub struct Sessions<S: Server> {
+pub(super) struct Sessions<S: Server> {
     inner: Arc<Inner<S>>,
 }
 
 impl<S: Server> Sessions<S> {
     /// A client of this server.
-    pub fn new(server: S) -> Self {
+    pub(super) fn new(server: S) -> Self {
         Sessions { inner: Inner::new(server) }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 use tokio::runtime::{Builder, Runtime};
 
 use super::*;
-use crate::Instant;
+use tenure_core::Instant;
 
 /// Never over, and says so when it is gone.
 struct Endless(Arc<AtomicBool>);

@@ -8,7 +8,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::near::Hopeful;
 use super::{Held, Session};
-use crate::{Ask, Claim, ClaimId, Instant, LockName, Mode, Token};
+use tenure_core::{Ask, Claim, ClaimId, Instant, LockName, Mode, Token};
 
 /// A session, and what this client has on it. All but the session itself is only looked at under the book's mutex.
 pub(super) struct Seat<X> {

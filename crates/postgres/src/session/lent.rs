@@ -5,14 +5,14 @@
 //! take turns in holding a transaction open see that: a session that changes under a connection, or is the same under two.
 
 use super::Answer;
-use crate::backend::BoxFuture;
-use crate::{Error, ErrorKind, Result};
+use tenure_core::backend::BoxFuture;
+use tenure_core::{Error, ErrorKind, Result};
 
 /// How often they take turns: a pooler has many sessions to lend, and somebody else may use it meanwhile.
 const TURNS: usize = 3;
 
 /// A connection of which nobody knows yet whether it is a session.
-pub trait Connection: Send + Sync {
+pub(super) trait Connection: Send + Sync {
     /// Begins a transaction.
     fn begin(&self) -> BoxFuture<'_, Answer<()>>;
     /// Which session the server believes it is.
@@ -25,7 +25,7 @@ pub trait Connection: Send + Sync {
 ///
 /// # Cancel safety
 /// It only reads.
-pub async fn refuse_lent(one: &impl Connection, other: &impl Connection, store: String) -> Result<()> {
+pub(super) async fn refuse_lent(one: &impl Connection, other: &impl Connection, store: String) -> Result<()> {
     let mut seen: Option<(u64, u64)> = None;
     for turn in 0..TURNS * 2 {
         // Twice each: a pooler that lends the one that was idle longest would give those who alternate the same ones every time.

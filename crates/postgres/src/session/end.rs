@@ -16,7 +16,7 @@ use tokio::time::timeout;
 
 use super::book::{Seat, Shown, Stage};
 use super::{Answer, Held, Inner, Notice, Server, Session};
-use crate::{Claim, ClaimId, Grant, Instant, Mode, Result, Token};
+use tenure_core::{Claim, ClaimId, Grant, Instant, Mode, Result, Token};
 
 /// How long a session that was told to stop waiting may take to say so, before it is told again: the first time may have come
 /// before it began to wait.
@@ -134,7 +134,7 @@ impl<S: Server> Inner<S> {
         }
     }
 
-    /// Changes the mode of a hold, as [`Record::convert`](crate::record::Record::convert) does.
+    /// Changes the mode of a hold, as [`Record::convert`](tenure_core::record::Record::convert) does.
     ///
     /// # Cancel safety
     /// Dropped, the mode may be changed or not.
