@@ -5,7 +5,6 @@
 //!
 //! - `advisory`: one session, and each verb on it as one statement; `wire`: its connection
 //! - `server`: opening sessions, and what is asked of the server about all of them: views, requests, breaking
-//! - `pooler`: finding out that something lends our sessions to others
 //! - `sql/`: the table that shows who holds, and the functions around the server's own locks
 //!
 //! What a client does around that:
@@ -17,7 +16,7 @@
 //! - `near`: a claim that another task of this client is about to let go of is passed on to the next one without the server.
 //! - `end`: letting go, and finding out what a claim has that nobody knows the state of: unlock, or close.
 //! - `moving`: a session's connection, which is driven where it is used.
-//! - `lent`: whether a connection is a session at all, or somebody in between lends those to others.
+//! - `pooler_check`: whether a connection is a session at all, or a pooler lends its session to others in between.
 //! - `heart`: what must be done at its time: showing holds to others, ending those that were not renewed, tending idle sessions.
 //!
 //! [`Sessions`] puts them together as a [`Backend`].
@@ -44,11 +43,10 @@ mod backend;
 mod book;
 mod end;
 mod heart;
-mod lent;
 mod looks;
 mod moving;
 mod near;
-mod pooler;
+mod pooler_check;
 mod server;
 mod wire;
 
@@ -56,18 +54,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use tenure_core::backend::{Abilities, Fencing, Liveness, Reach, Waiting};
+use tenure_core::lease::Failure;
+use tenure_core::{Ask, Backend, Kind, MIN_TTL, Mode, News, Result, Token};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, Semaphore};
 
-use tenure_core::backend::{Abilities, BoxFuture, Fencing, Finding, Liveness, Reach, Waiting};
-use tenure_core::lease::Failure;
-use tenure_core::{Ask, Backend, Claim, ClaimId, Kind, LockName, MIN_TTL, Mode, News, Result, Token, Versioned, View};
-
 use self::backend::Sessions;
 use self::book::Book;
-use self::lent::{Connection, refuse_lent};
-use self::looks::Looks;
-use self::moving::{Drive, Mover, MovingStream, Place};
+use self::server::PostgresServer;
 use crate::config::Settings;
 
 /// What PostgreSQL does by sessions.
@@ -88,143 +83,13 @@ pub const SESSION_ABILITIES: Abilities = Abilities {
 /// # Cancel safety
 /// Dropped before it completes, nothing is left but tables.
 pub(crate) async fn connect(settings: Settings) -> Result<Arc<dyn Backend>> {
-    let server = server::PostgresServer::new(settings)?;
+    let server = PostgresServer::new(settings)?;
     server.prepare().await?;
     Ok(Arc::new(Sessions::new(server)))
 }
 
 /// An answer, or why there is none.
 type Answer<T> = std::result::Result<T, Failure>;
-
-/// A server with locks of its own. Every method is one attempt; trying again is the caller's.
-trait Server: Send + Sync + 'static {
-    /// A connection of it.
-    type Session: Session;
-
-    /// What the store does.
-    fn abilities(&self) -> Abilities;
-
-    /// The store in words, without secrets.
-    fn describe(&self) -> String;
-
-    /// How long answers may take, and how many sessions may wait.
-    fn limits(&self) -> Limits;
-
-    /// Called once, before anything else: who is told what others have to say.
-    fn attach(&self, listener: Arc<dyn Listener>);
-
-    /// Opens a session that the server ends when it has not heard of it for `idle`. Called on a runtime that outlives it.
-    fn open(&self, idle: Duration) -> BoxFuture<'_, Answer<Arc<Self::Session>>>;
-
-    /// Ends what the session waits for. When this has an answer, nothing sent on the session afterwards is ended by it.
-    fn interrupt<'a>(&'a self, session: &'a Self::Session) -> BoxFuture<'a, Answer<()>>;
-
-    /// What others had to say to this client about its holds.
-    fn mail(&self) -> BoxFuture<'_, Answer<Vec<(ClaimId, Notice)>>>;
-
-    /// Who holds and who waits.
-    fn view<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Answer<View>>;
-
-    /// See [`Backend::list`](tenure_core::Backend::list).
-    fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a LockName>, limit: usize) -> BoxFuture<'a, Answer<Vec<View>>>;
-
-    /// Leaves a request with every holder, and tells them. How many.
-    fn request<'a>(&'a self, name: &'a LockName, ask: &'a Ask) -> BoxFuture<'a, Answer<usize>>;
-
-    /// Has holders let go, and ends the sessions of those who do not; returns when nothing of their holds is left. How many.
-    fn break_holds<'a>(&'a self, name: &'a LockName, only: Option<Token>) -> BoxFuture<'a, Answer<usize>>;
-
-    /// See [`Backend::cell_get`](tenure_core::Backend::cell_get).
-    fn cell_get<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Answer<Versioned>>;
-
-    /// See [`Backend::cell_set`](tenure_core::Backend::cell_set).
-    fn cell_set<'a>(
-        &'a self,
-        name: &'a LockName,
-        expected: u64,
-        value: Option<&'a [u8]>,
-    ) -> BoxFuture<'a, Answer<Option<u64>>>;
-
-    /// Removes what sessions that are no more have left; this one is over, whether or not the server knows already.
-    fn tidy<'a>(&'a self, over: Option<&'a Self::Session>) -> BoxFuture<'a, Answer<()>>;
-
-    /// Ends connections that are no sessions; whatever is asked next makes new ones.
-    fn say_goodbye(&self) -> BoxFuture<'_, ()> {
-        Box::pin(async {})
-    }
-
-    /// The smallest request that a grant could possibly cost.
-    fn probe(&self) -> BoxFuture<'_, Answer<()>>;
-
-    /// What could hurt.
-    fn examine(&self) -> BoxFuture<'_, Result<Vec<Finding>>>;
-}
-
-/// One session with a server. Requests are executed in the order in which they were first polled. A future that is dropped
-/// leaves the session usable: its request may be executed or not.
-trait Session: Send + Sync + 'static {
-    /// Whether it may still be used: `false` from the moment on at which anybody could know otherwise.
-    fn is_open(&self) -> bool;
-
-    /// Ends it, and with it everything it has, without waiting.
-    fn close(&self);
-
-    /// Completes when it is over, for whatever reason. Does not keep the session.
-    fn ended(&self) -> BoxFuture<'static, ()>;
-
-    /// Locks if that can be had at once.
-    fn try_lock<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Answer<Tried>>;
-
-    /// Waits in the server's line, for ever or for so long, shown to others as somebody who waits: from the start, or where order
-    /// is not promised after some milliseconds. The fencing number is drawn when it is let in. `None` when the time was over;
-    /// the lock may have been given in that very moment, and whoever asked gives it up.
-    fn wait<'a>(&'a self, claim: &'a Claim, limit: Option<Duration>) -> BoxFuture<'a, Answer<Option<Waited>>>;
-
-    /// Draws a fencing number for what this session has already. The session is heard of with it. What others see of the claim that had
-    /// it before, if they see anything, goes.
-    fn enter<'a>(&'a self, claim: &'a Claim, before: Option<&'a Claim>) -> BoxFuture<'a, Answer<Token>>;
-
-    /// Lets go of what is certainly held.
-    fn unlock<'a>(&'a self, claim: &'a Claim, held: Held) -> BoxFuture<'a, Answer<()>>;
-
-    /// Lets go of whatever the claim has on this session, also where nobody knows what that is.
-    fn give_up<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Answer<()>>;
-
-    /// Changes the mode of a hold, with a new token if it becomes exclusive or is so already. `None` if it cannot be had now.
-    fn convert<'a>(&'a self, claim: &'a Claim, held: Held, to: Mode) -> BoxFuture<'a, Answer<Option<Token>>>;
-
-    /// Shows holds to others, of which some may be shown as waiting.
-    fn show<'a>(&'a self, holds: &'a [(Claim, Held)]) -> BoxFuture<'a, Answer<()>>;
-
-    /// Makes itself heard; what others had to say about holds on this session.
-    fn ping(&self) -> BoxFuture<'_, Answer<Vec<(ClaimId, Notice)>>>;
-}
-
-/// How long answers may take, and how many sessions there may be.
-#[derive(Clone, Copy, Debug)]
-struct Limits {
-    /// How long a request may go unanswered, all tries together.
-    answer: Duration,
-    /// How long whoever waits puts up with a server that cannot be reached.
-    patience: Duration,
-    /// How many claims may wait, or hold after they waited, at a time: each has a session. Whoever comes then waits its turn in
-    /// this process.
-    sessions: usize,
-    /// How often sessions that hold something are pinged besides their renewals, where the server tells nobody: for mail, and
-    /// for the session's end.
-    mail: Option<Duration>,
-    /// Whether the server finds out by itself that the host of a session which waits has vanished.
-    finds_vanished: bool,
-}
-
-/// What came of a wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Waited {
-    /// The fencing number.
-    token: Token,
-    /// Whether others have seen it wait.
-    shown: bool,
-}
 
 /// What came of trying.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -259,18 +124,10 @@ enum Notice {
     Broken,
 }
 
-/// Who is told what others have to say.
-trait Listener: Send + Sync + 'static {
-    /// There is mail.
-    fn rung(&self);
-    /// A runtime that is always running, if there is one: for work that must not stand still with a caller's.
-    fn home(&self) -> Option<Handle>;
-}
-
 /// What a client's tasks share.
-struct Inner<S: Server> {
-    server: S,
-    book: Mutex<Book<S::Session>>,
+struct Inner {
+    server: PostgresServer,
+    book: Mutex<Book>,
     news: OnceLock<News>,
     /// Room for sessions that wait.
     room: Arc<Semaphore>,
@@ -283,13 +140,11 @@ struct Inner<S: Server> {
     beats: Arc<AtomicBool>,
     /// Somebody has something to say.
     mail: AtomicBool,
-    /// When it was last looked whether anybody has, where nobody tells.
-    looked: AtomicU64,
 }
 
-impl<S: Server> Inner<S> {
-    fn new(server: S) -> Arc<Self> {
-        let room = Arc::new(Semaphore::new(server.limits().sessions.clamp(1, Semaphore::MAX_PERMITS)));
+impl Inner {
+    fn new(server: PostgresServer) -> Arc<Self> {
+        let room = Arc::new(Semaphore::new(server.settings().max_sessions.clamp(1, Semaphore::MAX_PERMITS)));
         let inner = Arc::new(Inner {
             server,
             book: Mutex::default(),
@@ -300,19 +155,22 @@ impl<S: Server> Inner<S> {
             planned: AtomicU64::new(u64::MAX),
             beats: Arc::default(),
             mail: AtomicBool::new(false),
-            looked: AtomicU64::new(0),
         });
-        inner.server.attach(Arc::new(heart::Ring(Arc::downgrade(&inner))));
+        inner.server.attach(&inner);
         inner
     }
 
-    fn book(&self) -> MutexGuard<'_, Book<S::Session>> {
+    fn book(&self) -> MutexGuard<'_, Book> {
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn keepers_runtime(&self) -> Option<Handle> {
+        self.news.get().and_then(News::runtime)
     }
 
     /// Where work lives that must not end with a caller's runtime.
     fn home(&self) -> Option<Handle> {
-        self.news.get().and_then(News::runtime).or_else(|| Handle::try_current().ok())
+        self.keepers_runtime().or_else(|| Handle::try_current().ok())
     }
 
     /// Does something in the background, wherever there is a runtime for it.
@@ -320,6 +178,11 @@ impl<S: Server> Inner<S> {
         if let Some(home) = self.home() {
             drop(home.spawn(work));
         }
+    }
+
+    /// How long a request may go unanswered, all tries together.
+    fn answer_limit(&self) -> Duration {
+        self.server.settings().answer_limit
     }
 
     fn tell(&self, what: impl FnOnce(&News)) {

@@ -16,12 +16,11 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use rustix::net::sockopt;
+use tenure_core::Address;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::runtime::{Handle, Id};
 use tokio::sync::watch;
-
-use tenure_core::Address;
 
 /// So many requests in a row from one runtime bring the driver there.
 const REQUESTS: u64 = 8;
