@@ -1,8 +1,5 @@
 //! Ending a claim: whatever its id left behind, by its own key and the revision at which it was made.
 //!
-//! Whoever stands right behind a hold in the line, and is of the same client, is let in before the request leaves: the holder has
-//! let go, nobody can come between the two keys, and everybody else waits for both of them to go.
-//!
 //! Who can interleave: the next claim of this client on the name has the same key. An end compares its create revision, or nothing
 //! where there is no other end of the claim on its way; an end that compares nothing and was not answered at the first try takes
 //! the key out of use (see [`Entry::loose`](crate::table::Entry::loose)). A copy of the claim's ask may arrive after its end, after
@@ -23,7 +20,6 @@ use crate::inner::Inner;
 use crate::leases::{OnLease, whole_seconds};
 use crate::proto::*;
 use crate::table::Stage;
-use crate::wait::is_direct;
 
 /// What an end must know of its claim.
 struct Ending {
@@ -33,7 +29,6 @@ struct Ending {
     doubt: Option<OnLease>,
     /// There may be a key beside its own: any rw lock may be converted at this moment.
     beside: bool,
-    held: bool,
     /// For how much longer the name must stay closed.
     closed_for: Duration,
     on: Option<OnLease>,
@@ -48,9 +43,6 @@ impl Inner {
         let Some(ending) = self.begin_ending(claim.id, min_hold) else { return Ok(()) };
         if !ending.closed_for.is_zero() {
             return self.close_name(claim, &ending).await;
-        }
-        if ending.held && is_direct(claim) && self.schema.layout == Layout::Tenure {
-            self.ear.let_go(&ending.key, ending.revision);
         }
         match self.end_now(claim, &ending).await {
             Ok(()) => {
@@ -101,7 +93,6 @@ impl Inner {
             revision: entry.revision,
             doubt: entry.doubt().cloned(),
             beside: entry.claim.kind == Kind::RwLock,
-            held: matches!(entry.stage, Stage::Held { .. }) && entry.revision > 0,
             closed_for,
             on: entry.on.clone(),
         })

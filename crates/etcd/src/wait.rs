@@ -1,8 +1,8 @@
 //! Waiting in line: watch the one in front, and nothing else.
 //!
 //! The one in front, where nothing else is ahead, is the holder: when it is gone, the waiter holds, and asks nobody. Where more was
-//! ahead, it looks once; unless it was a hold of this same client: then it is in as soon as that
-//! is let go, before the cluster knows (see `end`). An rw lock's waiter always looks, for its token. The first who waits for permits watches everybody who
+//! ahead, the waiter looks once; unless the one in front was a hold of the same client: the answer to that client's release says as
+//! much as the watch would. An rw lock's waiter always looks, for its token. The first who waits for permits watches everybody who
 //! has some; when it is let in it writes its key anew, which tells the one behind it that it is the first now.
 //!
 //! Who can interleave: the one in front may go before the watch is there, so the first thing that a watch brings about is a
@@ -174,7 +174,7 @@ fn ends(front: &Front, told: &Told) -> bool {
 }
 
 /// Whether the end of the only one in front is the grant: not for permits, and not where the token is another revision.
-pub(crate) fn is_direct(claim: &Claim) -> bool {
+fn is_direct(claim: &Claim) -> bool {
     claim.mode == Mode::Exclusive && claim.kind != Kind::RwLock
 }
 
