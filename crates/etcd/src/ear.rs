@@ -24,6 +24,7 @@ use tenure_core::{ClaimId, Clock, Instant};
 use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
+use crate::error::is_over;
 use crate::proto::{GONE, KeyValue, WatchCancelRequest, WatchCreateRequest, WatchRequest, WatchResponse, Watching};
 
 /// How long a claim lasts before its own key is watched.
@@ -310,7 +311,7 @@ impl Ear {
         let Some((key, watched)) = key.and_then(|key| state.watched.get_mut(&key).map(|watched| (key, watched))) else {
             return (!is_refused).then(Vec::new);
         };
-        if is_refused && !(watched.refused && logged_in) {
+        if is_refused && !(watched.refused && logged_in && !is_over(&response.cancel_reason)) {
             watched.refused = logged_in; // what an old login was refused says nothing
             return None;
         }
