@@ -197,20 +197,25 @@ impl Inner {
         ]
     }
 
-    /// Sends an ask, and a keepalive beside it where the lease was not heard of for a while. `None`: the lease was gone, ask again.
+    /// Sends an ask, and a keepalive before it where the lease was not heard of for a while. It is believed once the key is on that lease,
+    /// in the same term. `None`: the lease was gone, ask again.
     async fn send(&self, claim: &Claim, on: &OnLease, stale: bool, txn: TxnRequest) -> Result<Option<Answered>> {
-        let asking = self.txn("asking for a lock", txn);
-        let answer = if stale {
-            let (answer, kept) = tokio::join!(asking, self.keep_alive(on.lease(), &self.asks));
-            if let (Ok(_), Ok(false)) = (&answer, kept) {
-                return Ok(None); // its lease is over: another one
-            }
-            answer
-        } else {
-            asking.await
-        };
-        match answer {
+        let mut kept = None;
+        if stale {
+            kept = match self.send_keepalive(on.lease(), &self.asks).await {
+                Ok(None) => return Ok(None), // its lease is over: another one
+                Ok(kept) => kept,
+                Err(_) => None, // then the window is what the lease has left
+            };
+        }
+        match self.txn("asking for a lock", txn).await {
             Ok(Answer { value, clean, .. }) => {
+                if let Some((sent, term)) = kept
+                    && value.succeeded
+                    && value.term() == term
+                {
+                    on.lease().kept_since(sent);
+                }
                 if let Some(entry) = self.table().claims.get_mut(&claim.id) {
                     entry.under_way = !value.succeeded; // what was refused may have a key from before: see `refused`
                     if !clean {
@@ -246,23 +251,24 @@ impl Inner {
         .await
     }
 
-    /// Why a transaction put nothing: `Some(true)`, the claim is there from before; `None`, something else is under its key, of an
-    /// earlier claim or on an earlier lease, and must be taken out; `Some(false)`, there is no room, or none under that key.
+    /// Why a transaction put nothing: `Some(true)`, the claim is there from before; `None`, it is there on an
+    /// earlier lease, and must be taken out; `Some(false)`, there is no room, or none under that key.
     fn refused(&self, claim: &Claim, key: &[u8], on: &OnLease, reads: &[RangeResponse]) -> Result<Option<bool>> {
         let [own, ended, others, ..] = reads else { return Err(unsettled(claim)) };
         if let Some(kv) = own.kvs.first().filter(|kv| kv.key == key) {
             let value = Value::decode(&kv.value);
-            if value.closing {
-                // Broken, or let go before its minimum hold was over: it stays, and the claim waits for it like everybody else.
+            let is_mine = self.schema.layout == Layout::Concurrency || value.id == shown(claim.id);
+            if value.closing || !is_mine {
+                // Broken, or let go before its minimum hold was over; or of a twin: a machine that was restored from the same snapshot, and
+                // has the same keys. It stays, and the claim waits for it like everybody else.
                 self.ear.gone_here(key, None);
                 self.nothing_came_of_it(claim);
                 self.table().move_over(claim.id);
                 return Ok(Some(false));
             }
-            let is_mine = self.schema.layout == Layout::Concurrency || value.id == shown(claim.id);
             // It may stand on the short lease of those who wait: it keeps its place.
             let on = if kv.lease == on.lease().id { Some(on.clone()) } else { self.leases.by_id(kv.lease, Instant::now()) };
-            let Some(on) = on.filter(|_| is_mine) else { return Ok(None) };
+            let Some(on) = on else { return Ok(None) };
             if let Some(entry) = self.table().claims.get_mut(&claim.id) {
                 (entry.revision, entry.written, entry.on) = (kv.create_revision, kv.mod_revision, Some(on));
                 (entry.under_way, entry.asked) = (false, value.asked);

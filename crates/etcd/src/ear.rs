@@ -24,6 +24,7 @@ use tenure_core::{ClaimId, Clock, Instant};
 use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
+use crate::error::is_over;
 use crate::proto::{GONE, KeyValue, WatchCancelRequest, WatchCreateRequest, WatchRequest, WatchResponse, Watching};
 
 /// How long a claim lasts before its own key is watched.
@@ -38,7 +39,7 @@ pub(crate) enum Told {
     Put(KeyValue),
     /// A key is gone, at this revision.
     Gone(i64),
-    /// A hold of this client, of this create revision, is over: whoever was next to it is first now.
+    /// The cluster has confirmed the end of a hold of this client, of this create revision: the waiter right behind it is first now.
     Over(i64),
     /// The server refuses to tell.
     Refused(String),
@@ -233,17 +234,8 @@ impl Ear {
         }
     }
 
-    /// A hold of this client is being let go: whoever stands right behind it in this client is told before the server is.
-    pub(crate) fn let_go(&self, key: &[u8], revision: i64) {
-        if let Some(watched) = self.state().watched.get(key) {
-            for (_, subscriber) in &watched.subscribers {
-                let _ = subscriber.send(Told::Over(revision));
-            }
-        }
-    }
-
-    /// A claim is over: nobody needs to hear of its key any more but those who wait behind it, and those hear now. If it
-    /// held, with that create revision, nobody was before it.
+    /// A claim is over: nobody needs to hear of its key any more but the waiters behind it, and those hear now. If it held, with that
+    /// create revision, nobody was before it; and the cluster has confirmed that it is gone.
     pub(crate) fn gone_here(&self, key: &[u8], held: Option<i64>) {
         let mut state = self.state();
         if let Some(watched) = state.watched.get_mut(key) {
@@ -319,7 +311,7 @@ impl Ear {
         let Some((key, watched)) = key.and_then(|key| state.watched.get_mut(&key).map(|watched| (key, watched))) else {
             return (!is_refused).then(Vec::new);
         };
-        if is_refused && !(watched.refused && logged_in) {
+        if is_refused && !(watched.refused && logged_in && !is_over(&response.cancel_reason)) {
             watched.refused = logged_in; // what an old login was refused says nothing
             return None;
         }

@@ -28,6 +28,8 @@ pub(crate) enum Next {
     Later,
     /// Log in again.
     Login,
+    /// The user may not do it.
+    Denied,
     /// The lease that was named is not there any more.
     NoLease,
     /// The revision that was named is forgotten.
@@ -74,14 +76,22 @@ fn place(at: &Address, settings: &Settings) -> String {
     format!("{}, asked at {at}", settings.describe())
 }
 
+/// Whether a member says that a login is over: its time is, the member was restarted, or users or roles have changed since. Of the last
+/// old servers say so with a text that was meant for themselves.
+pub(crate) fn is_over(login: &str) -> bool {
+    let texts = ["invalid auth token", "revision of auth store is old", "auth: revision in header is old"];
+    texts.iter().any(|text| login.contains(text))
+}
+
 fn what_next(status: &Status) -> Next {
     let text = status.message();
     match status.code() {
         _ if text.contains("requested lease not found") => Next::NoLease,
         _ if text.contains("has been compacted") => Next::Compacted,
         _ if text.contains("database space exceeded") => Next::Full,
-        _ if text.contains("invalid auth token") || text.contains("auth: revision in header is old") => Next::Login,
+        _ if is_over(text) => Next::Login,
         Code::Unauthenticated => Next::Login,
+        Code::PermissionDenied => Next::Denied,
         _ if text.contains("too many requests") => Next::Later,
         Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled | Code::Aborted => Next::Elsewhere,
         // What the transport says of itself: a connection that was reset, an answer that was cut short.
@@ -112,7 +122,7 @@ fn words(status: &Status, next: Next, settings: &Settings) -> (ErrorKind, &'stat
             tls_hint(status, settings)
                 .or_else(|| Some("Is a majority of the members up, and in reach of this host?".into())),
         ),
-        Next::Fatal if status.code() == Code::PermissionDenied => (
+        Next::Denied => (
             ErrorKind::Backend,
             "etcd does not allow it",
             Some(format!(
@@ -172,4 +182,22 @@ pub(crate) fn from_transport(error: impl std::error::Error + Send + Sync + 'stat
     let mut status = Status::unavailable("the connection could not be made");
     status.set_source(Arc::new(error));
     status
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_login_that_is_over_is_known_by_what_any_server_says() {
+        for (code, text) in [
+            (Code::Unauthenticated, "etcdserver: invalid auth token"),
+            (Code::InvalidArgument, "etcdserver: revision of auth store is old"),
+            (Code::Unknown, "auth: revision in header is old"),
+        ] {
+            assert_eq!(what_next(&Status::new(code, text)), Next::Login, "{text}");
+        }
+        assert_eq!(what_next(&Status::permission_denied("etcdserver: permission denied")), Next::Denied);
+        assert_eq!(what_next(&Status::invalid_argument("etcdserver: user name is empty")), Next::Fatal);
+    }
 }

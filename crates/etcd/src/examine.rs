@@ -3,6 +3,7 @@
 use tenure_core::backend::{Finding, Level};
 use tenure_core::{Error, ErrorKind, Result};
 
+use crate::error::Next;
 use crate::inner::{Inner, wire_range};
 use crate::proto::{RangeRequest, StatusResponse};
 
@@ -12,10 +13,12 @@ type Version = (u32, u32, u32);
 impl Inner {
     /// Looks whether a member answers and we may read there, to learn early what is wrong.
     pub(crate) async fn reach(&self) -> Result<()> {
+        if self.settings.user.is_some() {
+            self.read_nothing().await?; // which logs in: members may not tell a stranger who leads
+        }
         self.asks.go_to_leader().await;
         self.keep.follow(&self.asks);
-        let request = RangeRequest::one(&self.schema.nothing());
-        self.asks.call("connecting", |wire| wire_range(wire, request.clone())).await?;
+        self.read_nothing().await?;
         if self.settings.strict
             && let Some(bad) = self.examine().await?.into_iter().find(|finding| finding.level == Level::Bad)
         {
@@ -25,9 +28,21 @@ impl Inner {
         Ok(())
     }
 
+    async fn read_nothing(&self) -> Result<()> {
+        let request = RangeRequest::one(&self.schema.nothing());
+        Ok(self.asks.call("connecting", |wire| wire_range(wire, request.clone())).await.map(drop)?)
+    }
+
     pub(crate) async fn examine(&self) -> Result<Vec<Finding>> {
-        let status = self.asks.call("asking for the status", |wire| async move { wire.status().await }).await?.value;
-        let mut findings = vec![version(&status.version), alarms(&status), login(self)];
+        let status = self.asks.call("asking for the status", |wire| async move { wire.status().await }).await;
+        let mut findings = match status {
+            Ok(answer) => vec![version(&answer.value.version), alarms(&answer.value)],
+            Err(failure) if failure.next == Next::Denied => {
+                vec![finding(Level::Warning, "etcd version", ROOT_ONLY.to_owned())]
+            }
+            Err(failure) => return Err(failure.error),
+        };
+        findings.push(login(self));
         let members = self.asks.call("asking for the members", |wire| async move { wire.members().await }).await;
         match members {
             Ok(answer) => {
@@ -112,6 +127,10 @@ fn login(inner: &Inner) -> Finding {
 fn finding(level: Level, what: &str, says: String) -> Finding {
     Finding { level, what: what.to_owned(), says }
 }
+
+/// Versions 3.5.28 to 3.5.31 and 3.6.0 to 3.6.11 do that.
+const ROOT_ONLY: &str =
+    "this server tells its version and its alarms to root only, so nothing is known of them. Ask as root once";
 
 /// What is wrong with old servers, the worst first; and the first of each line that is mended.
 const FLAWS: [(&str, &[Version]); 2] = [

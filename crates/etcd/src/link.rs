@@ -118,7 +118,8 @@ impl Link {
         }
     }
 
-    /// Goes to the member that leads, if one says so: every write goes through it, and from the others that is two hops more.
+    /// Goes to the member that leads, if one says so: every write goes through it, and from the others that is two hops more. Where there
+    /// are users, some versions say so only to one that is logged in, and some only to root.
     pub(crate) async fn go_to_leader(&self) {
         let members = self.settings.members.len();
         if members == 1 {
@@ -127,7 +128,9 @@ impl Link {
         let (sender, mut leads) = tokio::sync::mpsc::channel(members);
         for (place, address) in self.settings.members.iter().enumerate() {
             let Ok(channel) = self.channel(place, address) else { continue };
-            let (wire, sender) = (Wire::new(channel, None), sender.clone());
+            let wire = Wire::new(channel, None);
+            let wire = if let Some(token) = self.login.token() { wire.with_token(&token) } else { wire };
+            let sender = sender.clone();
             tokio::spawn(async move {
                 if let Ok(Ok(status)) = tokio::time::timeout(LOOK_ROUND, wire.status()).await
                     && status.header.is_some_and(|header| header.member_id == status.leader)
@@ -274,10 +277,13 @@ impl Link {
                     clean &= !failure.in_doubt;
                     match failure.next {
                         Next::Elsewhere => self.leave(member.number),
-                        Next::Login if logins < 3 && self.settings.user.is_some() => {
+                        // Where roles are changed one after the other, the next login may be over at once too.
+                        Next::Login if self.settings.user.is_some() => {
                             logins += 1;
                             self.login.forget(&member.token);
-                            continue;
+                            if logins < 3 {
+                                continue;
+                            }
                         }
                         _ => {}
                     }
@@ -291,8 +297,12 @@ impl Link {
                 }
             };
             tries += 1;
-            let is_busy = failure.next == Next::Later;
-            let may_help = matches!(failure.next, Next::Elsewhere | Next::Later);
+            let is_busy = matches!(failure.next, Next::Later | Next::Login);
+            let may_help = match failure.next {
+                Next::Elsewhere | Next::Later => true,
+                Next::Login => self.settings.user.is_some(),
+                _ => false,
+            };
             if !may_help || Instant::now() >= deadline {
                 return Err(Failure { in_doubt: failure.in_doubt || !clean, ..failure });
             }

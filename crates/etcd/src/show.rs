@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::{Ask, Clock, Fingerprint, Holder, Kind, LockName, Mode, Result, Sequencer, Standing, Token, View, Waiter};
+use tenure_core::{Ask, Clock, Fingerprint, Holder, Kind, LockName, Result, Sequencer, Standing, Token, View, Waiter};
 
 use crate::codec::Value;
 use crate::ear::Told;
@@ -39,13 +39,10 @@ impl Inner {
     /// How a sequencer stands. etcd remembers: where the name does not show it any more, its past does, until it is compacted.
     pub(crate) async fn check(&self, sequencer: &Sequencer) -> Result<Standing> {
         let (tickets, revision) = self.line_of(&sequencer.name).await?;
-        let still_there = tickets.iter().position(|ticket| was_given(ticket, sequencer));
-        if still_there.is_some_and(|place| !tickets[place].holds && is_handed_over(&tickets[..=place])) {
-            return Ok(Standing::Current);
-        }
+        let still_there = tickets.iter().any(|ticket| was_given(ticket, sequencer));
         let standing = show(sequencer.name.clone(), tickets).standing(sequencer);
         let token = sequencer.token.get();
-        if standing != Standing::Unknown || still_there.is_some() || token == 0 || token > revision as u64 {
+        if standing != Standing::Unknown || still_there || token == 0 || token > revision as u64 {
             return Ok(standing);
         }
         let mut request = RangeRequest::of(&self.schema.name(&sequencer.name));
@@ -150,30 +147,26 @@ impl Inner {
     async fn break_hold(&self, ticket: &Ticket) -> Result<bool> {
         let key = &ticket.kv.key;
         let delay = ticket.value.lock_delay;
+        let mut lease = None;
         let mut success = if delay.is_zero() || ticket.value.closing {
             vec![delete(key)]
         } else {
-            let lease = self.grant(whole_seconds(delay), &self.asks).await?;
+            let closes = lease.insert(self.grant(whole_seconds(delay), &self.asks).await?);
             let token = Some(ticket.token().get());
             let value = Value { closing: true, ttl: delay, asked: None, token, ..ticket.value.clone() };
-            vec![put(key, value.encode(), lease.id)]
+            vec![put(key, value.encode(), closes.id)]
         };
         if ticket.parsed.kind == Kind::RwLock {
             success.push(delete(&self.schema.beside(&ticket.parsed.name, key))); // it may be the writer since it was seen
         }
         let compare = vec![created_at(key, ticket.kv.create_revision)];
         let txn = TxnRequest { compare, success, failure: Vec::new() };
-        Ok(self.txn("breaking a hold", txn).await?.value.succeeded)
+        let broken = self.txn("breaking a hold", txn).await?.value.succeeded;
+        if let Some(lease) = lease.filter(|_| !broken) {
+            let _ = self.revoke(lease.id).await; // or it ends by itself
+        }
+        Ok(broken)
     }
-}
-
-/// Whether only claims of the same client stand before the last of these: whoever has its sequencer was let in by the one
-/// before it, whose end is on its way.
-fn is_handed_over(tickets: &[Ticket]) -> bool {
-    let client = |ticket: &Ticket| ticket.parsed.seat.get(..16).map(str::to_owned);
-    let [.., last] = tickets else { return false };
-    let is_alone = last.mode == Mode::Exclusive && last.parsed.kind != Kind::RwLock;
-    is_alone && tickets.iter().all(|ticket| client(ticket).is_some() && client(ticket) == client(last))
 }
 
 /// Whether this is the claim that a sequencer says, at the revision at which it was seen.

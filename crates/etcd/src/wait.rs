@@ -1,13 +1,14 @@
 //! Waiting in line: watch the one in front, and nothing else.
 //!
 //! The one in front, where nothing else is ahead, is the holder: when it is gone, the waiter holds, and asks nobody. Where more was
-//! ahead, it looks once; unless it was a hold of this same client: then it is in as soon as that
-//! is let go, before the cluster knows (see `end`). An rw lock's waiter always looks, for its token. The first who waits for permits watches everybody who
+//! ahead, the waiter looks once; unless the one in front was a hold of the same client: the answer to that client's release says as
+//! much as the watch would. An rw lock's waiter always looks, for its token. The first who waits for permits watches everybody who
 //! has some; when it is let in it writes its key anew, which tells the one behind it that it is the first now.
 //!
 //! Who can interleave: the one in front may go before the watch is there, so the first thing that a watch brings about is a
 //! look. The waiter's own key may go, with its lease or by somebody's hand: then its place is lost and it asks anew. What an event
-//! grants counts only while the waiter's lease surely lasts; otherwise it is kept alive first, and if that fails it is a new ask.
+//! grants counts only while the waiter's lease surely lasts; otherwise it is kept alive first, and the key must still be on it; if that
+//! fails it is a new ask.
 //! After a look without an answer nobody knows on which lease the key is: then nothing is a grant before the next look.
 
 use std::sync::Arc;
@@ -122,9 +123,10 @@ impl Inner {
         let Some((on, trusted)) = self.trust(claim) else { return Some(Waited::Gone) };
         let fresh = Instant::now() < on.lease().base() + trusted / 2 && !on.lease().is_dead();
         if !fresh {
-            match self.keep_alive(on.lease(), &self.asks).await {
-                Ok(true) => {}
-                Ok(false) => return Some(Waited::Gone),
+            let (key, revision) = self.key_in_line(claim)?;
+            match self.keep_alive_and_read(on.lease(), &self.asks, &key).await {
+                Ok(Some(read)) if read.kvs.iter().any(|kv| (kv.create_revision, kv.lease) == (revision, on.lease().id)) => {}
+                Ok(_) => return Some(Waited::Gone),
                 Err(_) => return None,
             }
         }
@@ -133,6 +135,10 @@ impl Inner {
             None if on.lease().is_dead() || self.lost_its_place(claim) => Some(Waited::Gone),
             None => None,
         }
+    }
+
+    fn key_in_line(&self, claim: &Claim) -> Option<(Vec<u8>, i64)> {
+        self.table().claims.get(&claim.id).map(|entry| (entry.key.clone(), entry.revision))
     }
 
     fn lost_its_place(&self, claim: &Claim) -> bool {
@@ -174,7 +180,7 @@ fn ends(front: &Front, told: &Told) -> bool {
 }
 
 /// Whether the end of the only one in front is the grant: not for permits, and not where the token is another revision.
-pub(crate) fn is_direct(claim: &Claim) -> bool {
+fn is_direct(claim: &Claim) -> bool {
     claim.mode == Mode::Exclusive && claim.kind != Kind::RwLock
 }
 

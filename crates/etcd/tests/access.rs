@@ -2,7 +2,7 @@
 //! missing.
 
 use std::io::Write as _;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use tenure_core::{Client, Environment, ErrorKind};
@@ -95,6 +95,79 @@ async fn a_login_that_is_over() {
         eventually_async("one waits", async || one.view("x").await.unwrap().line.len() == 1).await;
         held.release().await.unwrap();
         in_time("it is let in", waiting).await.unwrap().expect("it may watch").release().await.unwrap();
+    }
+}
+
+/// With JWT tokens every change of a user or a role outdates all logins. A holder logs in again within its renewal, and loses nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_role_that_changes_costs_nobody_a_lock() {
+    let keys = JwtKeys::make();
+    let options = EtcdOptions::new().loopback().password("toor").user("app", "swordfish", "tenure/");
+    let cluster = EtcdCluster::start_with(options.arg("auth-token", &keys.flag()));
+    let app = connect(&format!("{}?answer_limit=20s", cluster.url_as("app", "swordfish"))).await.unwrap();
+    let held = app.mutex("held").unwrap().ttl(Duration::from_secs(20)).unwrap().lock().await.unwrap();
+    for round in 0..2 {
+        for number in 0..5 {
+            cluster.ctl(&["role", "add", &format!("unrelated-{round}-{number}")]);
+        }
+        let before = held.valid_until();
+        let is_renewed = || {
+            held.check().expect("it is kept");
+            held.valid_until() > before
+        };
+        eventually("it is renewed", is_renewed).await;
+        works(&app).await;
+    }
+    held.release().await.unwrap();
+    app.close().await.unwrap();
+}
+
+/// A user who is not root finds the leader, as far as the server tells such a user, and is told nothing bad of a good cluster.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_ordinary_user_finds_the_leader() {
+    let keys = JwtKeys::make();
+    let options = EtcdOptions::new().loopback().election(Duration::from_secs(5)); // a busy machine elects no other
+    let options = options.password("toor").user("app", "swordfish", "tenure/").arg("auth-token", &keys.flag());
+    let cluster = EtcdCluster::start_with(options);
+    let url = format!("{}?answer_limit=20s&strict=yes", cluster.url_as("app", "swordfish"));
+    let leader = cluster.leader();
+    let at_followers = || {
+        let of = |number: usize| cluster.member(number).count("grpc_server_started_total{grpc_method=\"Txn\"");
+        (0..3).filter(|number| *number != leader).map(of).sum::<u64>()
+    };
+    let before = at_followers();
+    // Each begins at a member of its own choice.
+    for number in 0..8 {
+        let app = connect(&url).await.expect("nothing is bad");
+        let held = app.mutex(format!("x{number}")).unwrap().ttl(LONG).unwrap().lock().await.unwrap();
+        held.release().await.unwrap();
+        app.close().await.unwrap();
+    }
+    let mut status = cluster.etcdctl(&["endpoint", "status"]);
+    let is_told = status.env("ETCDCTL_USER", "app:swordfish").output().expect("etcdctl is there").status.success();
+    if is_told && cluster.leader() == leader {
+        assert_eq!(at_followers(), before, "writes go to the leader");
+    }
+}
+
+/// What signs and checks a cluster's JWT tokens.
+struct JwtKeys(tempfile::TempDir);
+
+impl JwtKeys {
+    fn make() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        for args in ["genrsa -out private.pem 2048", "rsa -in private.pem -pubout -out public.pem"] {
+            let made =
+                Command::new("openssl").args(args.split(' ')).current_dir(&dir).output().expect("openssl is installed");
+            assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        }
+        JwtKeys(dir)
+    }
+
+    /// The value of `--auth-token`.
+    fn flag(&self) -> String {
+        let file = |name| self.0.path().join(name).display().to_string();
+        format!("jwt,pub-key={},priv-key={},sign-method=RS256,ttl=10m", file("public.pem"), file("private.pem"))
     }
 }
 

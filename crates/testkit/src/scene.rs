@@ -23,6 +23,7 @@ pub struct Scene {
 trait Store: Send + Sync {
     fn backend(&self) -> BoxFuture<'_, Arc<dyn Backend>>;
     fn residue(&self) -> BoxFuture<'_, usize>;
+    fn leases(&self) -> BoxFuture<'_, usize>;
     fn url(&self) -> Option<String>;
     fn open<'a>(&'a self, url: &'a str) -> BoxFuture<'a, Result<Arc<dyn Backend>>>;
     fn sabotage(&self, how: Sabotage) -> BoxFuture<'_, bool>;
@@ -39,6 +40,10 @@ impl<H: Harness> Store for H {
 
     fn residue(&self) -> BoxFuture<'_, usize> {
         Box::pin(Harness::residue(self))
+    }
+
+    fn leases(&self) -> BoxFuture<'_, usize> {
+        Box::pin(Harness::leases(self))
     }
 
     fn url(&self) -> Option<String> {
@@ -87,6 +92,11 @@ impl Scene {
     /// How much there is in the store right now.
     pub async fn residue(&self) -> usize {
         self.store.residue().await
+    }
+
+    /// Whether nothing is left, of clients that are closed.
+    async fn is_empty(&self) -> bool {
+        self.residue().await == 0 && self.store.leases().await == 0
     }
 
     /// Does something bad to the store; `false` if this store cannot be treated like that.
@@ -154,7 +164,7 @@ impl Scene {
         for client in clients {
             client.close().await.expect("a client can be closed");
         }
-        eventually_async("nothing is left in the store", async || self.residue().await == 0).await;
+        eventually_async("nothing is left in the store", async || self.is_empty().await).await;
     }
 
     /// The same for what a dead process or time alone has ended: a store without a server is cleaned by whoever uses it,
@@ -168,7 +178,7 @@ impl Scene {
             let held = visitor.mutex("visitor").expect("every store has a mutex").lock().await.expect("the store works");
             held.release().await.expect("the store works");
             visitor.close().await.expect("a client can be closed");
-            self.residue().await == 0
+            self.is_empty().await
         };
         eventually_async("nothing is left in the store, though somebody comes by", visited).await;
     }

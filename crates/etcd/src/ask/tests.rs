@@ -1,5 +1,5 @@
 //! A claim that asks again: it finds that it is in, or is ended before it has found out. What a refusal leaves, which is nothing. And asks
-//! that arrive when their claim was ended, however late.
+//! that arrive when their claim was ended, however late. On a lease that is old, and beside a machine with the same memory.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -7,6 +7,7 @@ use std::time::Duration;
 use tenure_testkit::eventually_async;
 
 use super::*;
+use crate::leases::Lease;
 use crate::scene::{claim, client, holds, key, mutex, read, waits};
 
 fn permits(take: u32, of: u32) -> Claim {
@@ -141,4 +142,115 @@ async fn without_its_lease_a_claim_is_ended_without_a_mark() {
     inner.end(&claim, Duration::ZERO).await.unwrap();
     assert!(!inner.table().claims.contains_key(&claim.id));
     assert_eq!(read(&inner, &inner.schema.ended(claim.id)).await, None);
+}
+
+/// A server may say yes to a keepalive of a lease that it is just revoking. A waiter whose key is gone is not let in by that.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_keepalive_alone_lets_nobody_in() {
+    const TTL: Duration = Duration::from_secs(60);
+    for is_there in [true, false] {
+        let inner = client();
+        let claim = Claim { ttl: TTL, handover_ttl: TTL, ..mutex("kept alive") };
+        let (on, _) = inner.lease(&claim).await.unwrap();
+        let key = inner.enter(&claim, &on);
+        let answer = inner.send(&claim, &on, false, ask(&inner, &claim, &key, &on)).await.unwrap().expect("its lease lasts");
+        // Nothing was heard of its lease for so long that it is kept alive before it is trusted.
+        let since = Instant::from_nanos(on.lease().base().as_nanos().saturating_sub(TTL.as_nanos() as u64 * 2 / 3));
+        let old = Lease::new(on.lease().id, on.lease().seconds, since);
+        if let Some(entry) = inner.table().claims.get_mut(&claim.id) {
+            (entry.revision, entry.stage, entry.on) = (answer.revision, Stage::Waiting, Some(OnLease::of(&Arc::new(old))));
+        }
+        if !is_there {
+            let success = vec![delete(&key)];
+            inner.txn("a revocation", TxnRequest { success, ..Default::default() }).await.unwrap();
+        }
+        match inner.let_in(&claim, answer.revision).await {
+            Some(Waited::Granted(_)) => assert!(is_there, "its key is gone"),
+            Some(Waited::Gone) => assert!(!is_there, "its key is there"),
+            _ => panic!("the server answers"),
+        }
+        inner.end(&claim, Duration::ZERO).await.unwrap();
+    }
+}
+
+/// An ask on a lease that was not heard of for a while: its window counts from the keepalive that went ahead of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_ask_on_an_old_lease_renews_it() {
+    let (inner, claim) = (client(), mutex("on an old lease"));
+    let (on, _) = inner.lease(&claim).await.unwrap();
+    let key = inner.enter(&claim, &on);
+    let before = Instant::now();
+    let answer = inner.send(&claim, &on, true, ask(&inner, &claim, &key, &on)).await.unwrap();
+    assert!(answer.expect("its lease lasts").succeeded);
+    assert!(on.lease().base() >= before);
+    inner.end(&claim, Duration::ZERO).await.unwrap();
+}
+
+/// Two machines that were restored from one snapshot, before either asks for anything.
+fn twins() -> (Arc<Inner>, Arc<Inner>) {
+    let (one, twin) = (client(), client());
+    twin.table().be_twin_of(&one.table());
+    (one, twin)
+}
+
+/// Twins have the same keys. One that finds the other's under its own leaves it alone, and takes another.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_twin_waits_for_its_twin() {
+    for wait in [Wait::No, Wait::Forever] {
+        let (one, twin) = twins();
+        let (held, next) = (mutex("twins"), mutex("twins"));
+        holds(&one, &held).await;
+        let before = key(&one, &held).await;
+        let asking = tokio::spawn({
+            let (twin, next) = (Arc::clone(&twin), next.clone());
+            async move { twin.acquire(&next, wait).await }
+        });
+        if wait == Wait::Forever {
+            waits(&twin, &next).await;
+            assert_eq!(read(&one, &before.key).await.expect("its twin leaves it alone"), before);
+            one.end(&held, Duration::ZERO).await.unwrap();
+            assert!(asking.await.unwrap().unwrap().is_some());
+            twin.end(&next, Duration::ZERO).await.unwrap();
+        } else {
+            assert!(asking.await.unwrap().unwrap().is_none(), "its twin holds");
+            assert_eq!(read(&one, &before.key).await.expect("its twin leaves it alone"), before);
+            one.end(&held, Duration::ZERO).await.unwrap();
+        }
+    }
+}
+
+/// An ask was dropped before it was answered, and nobody knows whether its key is there. What is there is a twin's.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dropped_ask_ends_no_hold_of_a_twin() {
+    let (one, twin) = twins();
+    let (held, dropped) = (mutex("dropped twin"), mutex("dropped twin"));
+    holds(&one, &held).await;
+    let before = key(&one, &held).await;
+    let (on, _) = twin.lease(&dropped).await.unwrap();
+    assert_eq!(twin.enter(&dropped, &on), before.key);
+    twin.end(&dropped, Duration::ZERO).await.unwrap();
+    assert_eq!(read(&one, &before.key).await.expect("its twin leaves it alone"), before);
+    one.end(&held, Duration::ZERO).await.unwrap();
+}
+
+/// The answer to an ask was lost, and its key is there: its end finds it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dropped_ask_that_arrived_leaves_no_key() {
+    let (inner, claim) = (client(), mutex("unheard"));
+    let (on, _) = inner.lease(&claim).await.unwrap();
+    let key = inner.enter(&claim, &on);
+    inner.txn("asking for a lock", ask(&inner, &claim, &key, &on)).await.unwrap();
+    assert!(read(&inner, &key).await.is_some());
+    inner.end(&claim, Duration::ZERO).await.unwrap();
+    assert_eq!(read(&inner, &key).await, None);
+    assert!(read(&inner, &inner.schema.ended(claim.id)).await.is_some(), "a copy may arrive");
+}
+
+/// The id of a lease is taken by somebody else, who drew the same: it is not ours.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_of_somebody_else_is_not_used() {
+    let (one, twin) = twins();
+    let theirs = one.grant(60, &one.asks).await.unwrap();
+    assert!(twin.grant_within(Duration::from_secs(60), theirs.id, 60, &twin.asks).await.is_err());
+    one.revoke(theirs.id).await.unwrap();
 }

@@ -80,6 +80,20 @@ fn an_old_login_proves_nothing() {
     assert!(subscription.told.try_recv().is_err());
 }
 
+/// A login that users and roles have changed since is no reason to refuse anybody, however often they change.
+#[test]
+fn a_login_that_is_over_proves_nothing() {
+    let (ear, mut subscription, mut requests) = watching();
+    for _ in 0..3 {
+        number(&mut requests);
+        let cancel_reason = "rpc error: code = InvalidArgument desc = etcdserver: revision of auth store is old".to_owned();
+        assert!(ear.hear(WatchResponse { cancel_reason, ..refused(-1) }, true).is_none());
+        ear.closed();
+        requests = ear.opened();
+    }
+    assert!(subscription.told.try_recv().is_err());
+}
+
 /// Answers come in the order of what was asked: whoever is not told anything else is the one who was refused.
 #[test]
 fn who_is_refused_is_known_by_the_order() {

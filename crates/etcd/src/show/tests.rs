@@ -1,6 +1,6 @@
 //! A hold that becomes the writer while it is broken or ended, and what another program may have put among the keys.
 
-use tenure_core::Claim;
+use tenure_core::{Claim, Mode};
 
 use super::*;
 use crate::scene::{claim, client, holds, key, read};

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tenure_core::Standing;
 use tenure_testkit::proxy::{After, Fault, Toward, Which};
 use tenure_testkit::{eventually, in_time};
 
@@ -102,4 +103,25 @@ async fn a_release_that_arrives_late_ends_no_other_hold() {
     next.check().unwrap();
     next.release().await.unwrap();
     leaves_nothing(&stage.cluster, [client]).await;
+}
+
+/// A release is stuck in the network while another task of the same client waits. The waiter holds only after the cluster has deleted
+/// the key of the first holder: at no time are the sequencers of both current.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_under_way_lets_nobody_in() {
+    let stage = Stage::new();
+    let (client, other) = (stage.proxied(LONG).await, stage.direct().await);
+    let mutex = client.mutex("x").unwrap().ttl(LONG).unwrap();
+    let held = mutex.lock().await.unwrap();
+    let first = held.sequencer();
+    let waiting = tokio::spawn(async move { mutex.keep(false).lock().await }); // not renewed, so a pause loses nothing
+    line_is(&other, "x", 1).await;
+    stage.proxy.set(Which::Present, Fault::Hold(Toward::Server));
+    let releasing = tokio::spawn(held.release());
+    let next = in_time("the waiter gets in", waiting).await.unwrap().unwrap();
+    assert_ne!(other.check(&first).await.unwrap(), Standing::Current, "the next one holds");
+    assert_eq!(other.check(&next.sequencer()).await.unwrap(), Standing::Current);
+    in_time("the release", releasing).await.unwrap().unwrap();
+    next.release().await.unwrap();
+    leaves_nothing(&stage.cluster, [client, other]).await;
 }
