@@ -13,8 +13,11 @@ pub const SCHEMES: &[&str] = &["sqlite"];
 ///
 /// - `network=allow`: use a file system that may be shared with other hosts. Only right if all who use the file are on
 ///   one host, for instance on a FUSE file system that is a local disk.
+/// - `mode=0660`: who may read and write the file, and its log and index beside it, if it is made now, in octal; without,
+///   `0600`: this user alone. Whoever may write the file can take, end and make up locks in it, and whoever may read it sees who
+///   holds what. Where a group shares it, give the directory that group and the setgid bit.
 /// - `wake=poll`: do not listen for messages of other processes; waiters look about once a second.
-pub const PARAMETERS: &[&str] = &["network", "wake"];
+pub const PARAMETERS: &[&str] = &["mode", "network", "wake"];
 
 /// How to use the file. Start from [`Settings::default`], which is right for nearly everybody.
 #[derive(Clone, Debug)]
@@ -25,11 +28,13 @@ pub struct Settings {
     pub allow_network: bool,
     /// Listen for other processes' messages. Without, a waiter looks about once a second.
     pub listen: bool,
+    /// The permissions of the file, and of its log and index beside it, if it is made now.
+    pub mode: u32,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Settings { allow_network: false, listen: true }
+        Settings { allow_network: false, listen: true, mode: 0o600 }
     }
 }
 
@@ -50,6 +55,10 @@ impl Settings {
         url.refuse_login()?;
         url.allow_parameters(PARAMETERS)?;
         let mut settings = Settings::default();
+        if let Some(text) = url.parameter("mode") {
+            let mode = u32::from_str_radix(text, 8).ok().filter(|mode| mode & !0o666 == 0 && mode & 0o600 == 0o600);
+            settings.mode = mode.ok_or_else(|| bad_value("mode", text, "0600, 0640, 0660, 0644, 0664 or 0666"))?;
+        }
         match url.parameter("network") {
             None | Some("refuse") => {}
             Some("allow") => settings.allow_network = true,

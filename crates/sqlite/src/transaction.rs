@@ -13,10 +13,10 @@ use rusqlite::{Connection, OptionalExtension, params};
 use tenure_core::record::{Admission, ClientKey, Moment, Record, Stage, Wake};
 use tenure_core::{Claim, ClaimId, Clock, Error, ErrorKind, Grant, Instant, Kind, LockName, Token, margin};
 
-use crate::codec::{self, Message};
+use crate::codec;
 use crate::death::{Process, Pulse};
 use crate::error::{Fault, describe, garbled};
-use crate::store::Store;
+use crate::store::{Message, Store};
 
 /// What to do once the transaction is committed.
 #[derive(Default)]
