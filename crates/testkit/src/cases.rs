@@ -167,6 +167,7 @@ macro_rules! cases {
                 lock_delay_after_a_loss
                 no_lock_delay_after_a_release
                 a_closed_name_is_no_hold
+                a_release_that_is_lost_or_cancelled_is_tried_again
                 at_the_instant_of_the_grant_with_a_minimum_hold
             ]
             options { Nothing } => [
