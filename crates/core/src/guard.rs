@@ -245,6 +245,12 @@ impl Guard {
     }
 }
 
+impl From<&Guard> for Sequencer {
+    fn from(guard: &Guard) -> Self {
+        guard.sequencer()
+    }
+}
+
 /// What happens to a hold, in order. From [`Guard::events`]; outlives the guard. Also a [`Stream`](futures_core::Stream).
 pub struct Events {
     hold: Arc<Hold>,

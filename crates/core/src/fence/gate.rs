@@ -5,8 +5,8 @@ use std::fmt;
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use super::{Fence, Rule, Verdict};
-use crate::{Error, ErrorKind, Keys, LockName, Mode, Result, Sequencer, Token};
+use super::{Fence, Rule, Verdict, is_alone};
+use crate::{Error, ErrorKind, Keys, LockName, Result, Sequencer, Token};
 
 /// Takes [sequencers](Sequencer) in front of a resource, and refuses holders that come too late.
 ///
@@ -118,23 +118,7 @@ impl Gate {
         if let Some(keys) = &self.keys {
             sequencer.verify(keys).map_err(|error| error.with_name(name))?;
         }
-        if sequencer.name != *name {
-            let what = format!("the sequencer is one of the lock {:?}", sequencer.name.as_str());
-            return Err(self
-                .refusal(ErrorKind::Mismatch, name, what)
-                .with_hint("What is protected here is protected by another lock: take that one"));
-        }
-        match sequencer.mode {
-            Mode::Exclusive => Ok(true),
-            Mode::Shared => Ok(false),
-            Mode::Permits { take, of } if take == of => Ok(true),
-            Mode::Permits { take, of } => {
-                let what = format!("{take} of {of} permits cannot be fenced: their holders are inside together");
-                Err(self
-                    .refusal(ErrorKind::Unsupported, name, what)
-                    .with_hint("Fence what each of them does alone, under a mutex of its own"))
-            }
-        }
+        is_alone(name, sequencer).map_err(|error| error.with_store(self.fence.describe()))
     }
 
     fn refusal(&self, kind: ErrorKind, name: &LockName, what: String) -> Error {
