@@ -342,9 +342,13 @@ impl Lease {
             return Err(self.lost()); // and `drop` sees to it that its lock-delay is kept
         }
         // Not `released` yet: if this future is dropped, or the store does not confirm, `drop` goes on in the background.
-        self.client.keeper().backend.release(claim).await?;
+        let released = self.client.keeper().backend.release(claim).await;
+        let was_there = !released.as_ref().is_err_and(|error| error.kind() == ErrorKind::Lost);
+        if was_there {
+            released?;
+        }
         self.released = true;
-        if had_it { Ok(()) } else { Err(self.lost()) }
+        if had_it && was_there { Ok(()) } else { Err(self.lost()) }
     }
 
     /// Stops keeping the hold. Says whether it could still be trusted.

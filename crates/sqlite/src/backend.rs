@@ -8,7 +8,8 @@ use rusqlite::{OptionalExtension, params};
 use tenure_core::backend::{Abilities, Backend, BoxFuture, Fencing, Finding, Liveness, Reach, Waiting};
 use tenure_core::record::Record;
 use tenure_core::{
-    Ask, Claim, ClaimId, Clock, Grant, Instant, Kind, LockName, MIN_TTL, Mode, News, Renewal, Result, Token, View, Wait,
+    Ask, Claim, ClaimId, Clock, Error, ErrorKind, Grant, Instant, Kind, LockName, MIN_TTL, Mode, News, Renewal, Result,
+    Token, View, Wait,
 };
 use tokio::sync::oneshot;
 
@@ -143,9 +144,10 @@ impl Store {
         }
     }
 
-    async fn end(self: &Arc<Self>, claim: &Claim, min_hold: Duration) -> Result<()> {
+    /// Ends a claim. Says whether it was there.
+    async fn end(self: &Arc<Self>, claim: &Claim, min_hold: Duration) -> Result<bool> {
         if self.is_replaced() {
-            return Ok(()); // whatever it left is in a file that nobody finds any more
+            return Ok(false); // whatever it left is in a file that nobody finds any more
         }
         let (name, id) = (claim.name.clone(), claim.id);
         self.ask(move |tx| {
@@ -286,7 +288,13 @@ impl Backend for Sqlite {
     }
 
     fn release<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<()>> {
-        Box::pin(self.store.end(claim, claim.min_hold))
+        Box::pin(async move {
+            if self.store.end(claim, claim.min_hold).await? {
+                return Ok(());
+            }
+            let gone = Error::new(ErrorKind::Lost, "the file has no such claim any more");
+            Err(gone.with_name(&claim.name).with_store(self.describe()))
+        })
     }
 
     fn convert<'a>(&'a self, claim: &'a Claim, to: Mode, token: Token) -> BoxFuture<'a, Result<Option<Grant>>> {
