@@ -1,6 +1,7 @@
 //! What `docs/fencing.md` shows, run: its Rust to the letter, its SQL and Lua as they stand there. Its shell is run by the command's tests.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use axum::Router;
 use axum::routing::put;
@@ -195,17 +196,17 @@ async fn an_http_api() -> Result<()> {
 
 #[tokio::test]
 async fn what_one_process_writes() -> Result<()> {
-    async fn write(fence_url: &str, sequencer: Sequencer, text: &Mutex<String>) -> Result<()> {
+    async fn write(fence_url: &str, sequencer: Sequencer, text: Arc<Mutex<String>>) -> Result<()> {
         let gate = Gate::new(tenure::fence(fence_url).await?);
-        gate.write("report", &sequencer, async { text.lock().await.push_str("a line\n") }).await?;
+        gate.write("report", &sequencer, async move { text.lock().await.push_str("a line\n") }).await?;
         Ok(())
     }
     let dir = tempfile::tempdir()?;
-    let (url, text) = (format!("file://{}/fence", dir.path().display()), Mutex::default());
+    let (url, text) = (format!("file://{}/fence", dir.path().display()), Arc::<Mutex<String>>::default());
     let sequencer = |token: u64| format!("tenure1:mutex:exclusive:{token}:0:report").parse::<Sequencer>();
-    write(&url, sequencer(1)?, &text).await?;
-    write(&url, sequencer(2)?, &text).await?;
-    assert!(is_late(write(&url, sequencer(1)?, &text).await));
+    write(&url, sequencer(1)?, Arc::clone(&text)).await?;
+    write(&url, sequencer(2)?, Arc::clone(&text)).await?;
+    assert!(is_late(write(&url, sequencer(1)?, Arc::clone(&text)).await));
     assert_eq!(*text.lock().await, "a line\na line\n");
     Ok(())
 }

@@ -24,7 +24,7 @@ mod raised;
 mod rule;
 
 pub use file::FileFence;
-pub use gate::Gate;
+pub use gate::{Gate, Turn};
 pub use memory::MemoryFence;
 pub use raised::{Marks, Raised};
 pub use rule::{Rule, Verdict};
