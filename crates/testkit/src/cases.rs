@@ -124,7 +124,7 @@ macro_rules! cases {
                 a_grant_that_comes_too_late_is_none
                 a_grant_whose_answer_is_lost_is_ended
                 a_release_that_is_lost_is_tried_again
-                a_broken_hold_is_lost
+                a_broken_hold_cannot_be_released
                 jeopardy_is_seen_and_passes
                 jeopardy_ends_in_loss
             ]

@@ -171,7 +171,7 @@ pub async fn a_release_that_is_lost_is_tried_again(scene: &Scene) {
 /// A hold that was broken is lost, also after somebody else has held the name: its check and its release say so. The first holder has
 /// done nothing else through its client; the second one listens, since it has waited. Each is broken and followed by another
 /// client, or by its own.
-pub async fn a_broken_hold_is_lost(scene: &Scene) {
+pub async fn a_broken_hold_cannot_be_released(scene: &Scene) {
     let other = scene.client().await;
     for has_waited in [false, true] {
         for by_itself in [false, true] {
