@@ -8,7 +8,7 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::{Duration, Instant};
 
 use common::{Place, Second, listen, order, say};
-use tenure_core::{Client, Event};
+use tenure_core::{Client, ErrorKind, Event};
 use tenure_sqlite::{Settings, Sqlite};
 use tenure_testkit::{eventually_async, in_time};
 
@@ -270,6 +270,22 @@ async fn without_messages_waiters_get_in_all_the_same() {
     in_time("its look finds the grant", waiting).await.unwrap().unwrap().release().await.unwrap();
 }
 
+/// The file says that the hold is gone to whoever lets go of it, also if no message has come.
+#[tokio::test]
+async fn without_messages_a_broken_hold_is_lost_when_it_is_released() {
+    let place = Place::new();
+    let mut deaf = Settings::default();
+    deaf.listen = false;
+    let deaf = Client::new(Sqlite::open(place.path(), deaf).unwrap()).unwrap();
+    for lock_delay in [Duration::ZERO, LONG] {
+        let mutex = deaf.mutex("x").unwrap().ttl(LONG).unwrap().lock_delay(lock_delay).unwrap();
+        let guard = mutex.lock().await.unwrap();
+        let mut breaker = Second::start("break", &place.path());
+        assert_eq!(breaker.hear(), "broken");
+        assert_eq!(guard.release().await.unwrap_err().kind(), ErrorKind::Lost, "{lock_delay:?}");
+    }
+}
+
 #[tokio::test]
 async fn a_watcher_sees_what_another_process_does() {
     let place = Place::new();
@@ -297,6 +313,11 @@ fn child() {
                 say("held");
                 listen();
                 guard.release().await.unwrap();
+                listen();
+            }
+            "break" => {
+                assert_eq!(client.break_holds("x", None).await.unwrap(), 1);
+                say("broken");
                 listen();
             }
             "hold-with-delay" => {
