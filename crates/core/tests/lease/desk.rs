@@ -236,7 +236,7 @@ impl Desk for RecordDesk {
             store: "record",
             kinds: &Kind::ALL,
             fencing: Fencing::DataOrClock,
-            waiting: Waiting::Notified,
+            waiting: if self.server.weather == Weather::Fair { Waiting::Notified } else { Waiting::Polled },
             liveness: Liveness::Lease,
             reach: Reach::Process,
             cells: true,
