@@ -2,7 +2,7 @@
 //!
 //! The one in front, where nothing else is ahead, is the holder: when it is gone, the waiter holds, and asks nobody. Where more was
 //! ahead, it looks once; unless it was a hold of this same client: then it is in as soon as that
-//! is let go, before the cluster knows (see `end`). An rw lock's waiter always looks, for its token. The first who waits for permits watches everybody who
+//! is let go, before the cluster knows (see `end`). An rw lock's waiter always looks. The first who waits for permits watches everybody who
 //! has some; when it is let in it writes its key anew, which tells the one behind it that it is the first now.
 //!
 //! Who can interleave: the one in front may go before the watch is there, so the first thing that a watch brings about is a
@@ -58,8 +58,7 @@ impl Inner {
                 told = watch.next() => match told {
                     Told::Refused(reason) => return Err(refused(claim, &reason)),
                     told if placed && is_direct(claim) && ends(&front, &told) => {
-                        let revision = self.table().claims.get(&claim.id).map_or(0, |entry| entry.revision);
-                        if let Some(waited) = self.let_in(claim, revision).await {
+                        if let Some(waited) = self.let_in(claim, self.revision_of(claim)).await {
                             return Ok(waited);
                         }
                         look_at = Instant::now() + LOOK_AGAIN;
@@ -81,8 +80,8 @@ impl Inner {
             };
             placed = looked.is_ok();
             match looked {
-                Ok((Seen::Enter, token)) => {
-                    let Some(waited) = self.let_in(claim, token).await else {
+                Ok(Seen::Enter) => {
+                    let Some(waited) = self.let_in(claim, self.revision_of(claim)).await else {
                         look_at = Instant::now() + LOOK_AGAIN;
                         continue;
                     };
@@ -91,8 +90,8 @@ impl Inner {
                     }
                     return Ok(waited);
                 }
-                Ok((Seen::Gone, _)) => return Ok(Waited::Gone),
-                Ok((Seen::Behind(now), _)) => {
+                Ok(Seen::Gone) => return Ok(Waited::Gone),
+                Ok(Seen::Behind(now)) => {
                     if (&now.key, now.revision) != (&front.key, front.revision) {
                         watch = self.watch_front(&now);
                     }
@@ -110,6 +109,11 @@ impl Inner {
                 Err(failure) => return Err(failure.error),
             }
         }
+    }
+
+    /// The create revision of its key, which is its token once it is in.
+    fn revision_of(&self, claim: &Claim) -> i64 {
+        self.table().claims.get(&claim.id).map_or(0, |entry| entry.revision)
     }
 
     fn watch_front(&self, front: &Front) -> Subscription {
@@ -173,7 +177,7 @@ fn ends(front: &Front, told: &Told) -> bool {
     }
 }
 
-/// Whether the end of the only one in front is the grant: not for permits, and not where the token is another revision.
+/// Whether the end of the only one in front is the grant: not for permits, and not for rw locks.
 pub(crate) fn is_direct(claim: &Claim) -> bool {
     claim.mode == Mode::Exclusive && claim.kind != Kind::RwLock
 }

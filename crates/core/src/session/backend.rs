@@ -8,7 +8,7 @@ use crate::backend::{Abilities, Backend, BoxFuture, Finding};
 use crate::keeper::News;
 use crate::lease::Fate;
 use crate::lease::tries::Tries;
-use crate::{Ask, Claim, Grant, LockName, Mode, Renewal, Result, Token, Versioned, View, Wait};
+use crate::{Ask, Claim, Grant, LockName, Renewal, Result, Token, Versioned, View, Wait};
 
 /// How often a watcher looks: servers tell nobody who only watches.
 const WATCH_EVERY: Duration = Duration::from_millis(75);
@@ -91,8 +91,8 @@ impl<S: Server> Backend for Sessions<S> {
         Box::pin(self.inner.end(claim))
     }
 
-    fn convert<'a>(&'a self, claim: &'a Claim, to: Mode, token: Token) -> BoxFuture<'a, Result<Option<Grant>>> {
-        Box::pin(self.inner.convert(claim, to, token))
+    fn downgrade<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<bool>> {
+        Box::pin(self.inner.downgrade(claim))
     }
 
     fn view<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<View>> {

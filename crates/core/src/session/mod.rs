@@ -159,8 +159,8 @@ pub trait Session: Send + Sync + 'static {
     /// Lets go of whatever the claim has on this session, also where nobody knows what that is.
     fn give_up<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Answer<()>>;
 
-    /// Changes the mode of a hold, with a new token if it becomes exclusive or is so already. `None` if it cannot be had now.
-    fn convert<'a>(&'a self, claim: &'a Claim, held: Held, to: Mode) -> BoxFuture<'a, Answer<Option<Token>>>;
+    /// Makes a reader of the writer of an rw lock, with the same token.
+    fn downgrade<'a>(&'a self, claim: &'a Claim, held: Held) -> BoxFuture<'a, Answer<()>>;
 
     /// Shows holds to others, of which some may be shown as waiting.
     fn show<'a>(&'a self, holds: &'a [(Claim, Held)]) -> BoxFuture<'a, Answer<()>>;

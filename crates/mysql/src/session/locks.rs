@@ -6,7 +6,7 @@ use std::time::Duration;
 use tenure_core::backend::BoxFuture;
 use tenure_core::lease::{Failure, Fate};
 use tenure_core::session::{Answer, Held, Notice, Session, Tried, Waited};
-use tenure_core::{Claim, ClaimId, Error, ErrorKind, Instant, Kind, Mode, Token};
+use tenure_core::{Claim, ClaimId, Error, ErrorKind, Instant, Kind, Token};
 
 use super::in_vain::InVain;
 use super::texts::{A_MOMENT, Texts};
@@ -184,7 +184,7 @@ impl Session for Locks {
         })
     }
 
-    fn convert<'a>(&'a self, _: &'a Claim, _: Held, _: Mode) -> BoxFuture<'a, Answer<Option<Token>>> {
+    fn downgrade<'a>(&'a self, _: &'a Claim, _: Held) -> BoxFuture<'a, Answer<()>> {
         Box::pin(async move {
             let error = Error::new(ErrorKind::Unsupported, "the server's own locks have one mode only");
             Err(Failure { error, fate: Fate::Refused, again: false })

@@ -38,6 +38,7 @@ pub const SESSION_ABILITIES: Abilities = Abilities {
     reach: Reach::Network,
     cells: true,
     delays: false,
+    downgrade: false,
     shortest_ttl: MIN_TTL,
 };
 

@@ -27,7 +27,7 @@ pub(super) struct Statements {
     hide: String,
     unlock: String,
     give_up: String,
-    convert: String,
+    downgrade: String,
     show: String,
     ping: String,
     begin: String,
@@ -46,7 +46,7 @@ impl Statements {
             hide: layout.fill("DELETE FROM {session} WHERE pid = pg_backend_pid() AND id = $1"),
             unlock: layout.fill("SELECT {session_unlock}($1, $2, $3, $4, $5)"),
             give_up: layout.fill("SELECT {session_give_up}($1, $2, $3)"),
-            convert: layout.fill("SELECT {session_convert}($1, $2, $3, $4, $5, $6)"),
+            downgrade: layout.fill("SELECT {session_downgrade}($1, $2, $3)"),
             // Those that are shown as waiting have a row already.
             show: layout.fill(
                 "WITH holds AS MATERIALIZED ( \
@@ -235,26 +235,11 @@ impl Session for Advisory {
         })
     }
 
-    fn convert<'a>(&'a self, claim: &'a Claim, held: Held, to: Mode) -> BoxFuture<'a, Answer<Option<Token>>> {
+    fn downgrade<'a>(&'a self, claim: &'a Claim, held: Held) -> BoxFuture<'a, Answer<()>> {
         Box::pin(async move {
             let (name, id) = (claim.name.as_str(), &claim.id.as_bytes()[..]);
-            let (was_shared, be_shared) = (held.mode == Mode::Shared, to == Mode::Shared);
-            let token = held.token.get() as i64;
-            let params = [
-                (&name as &(dyn ToSql + Sync), Type::TEXT),
-                (&id, Type::BYTEA),
-                (&was_shared, Type::BOOL),
-                (&be_shared, Type::BOOL),
-                (&token, Type::INT8),
-                (&held.shown, Type::BOOL),
-            ];
-            let rows = self.run(&self.statements.convert, &params, "changing a lock's mode").await?;
-            let token: Option<i64> = rows
-                .first()
-                .ok_or_else(|| garbled("changing a lock's mode"))?
-                .try_get(0)
-                .map_err(|error| self.wire.failed(error, "changing a lock's mode"))?;
-            Ok(token.map(|token| Token::new(token as u64)))
+            let params = [(&name as &(dyn ToSql + Sync), Type::TEXT), (&id, Type::BYTEA), (&held.shown, Type::BOOL)];
+            self.run(&self.statements.downgrade, &params, "downgrading a lock").await.map(drop)
         })
     }
 
