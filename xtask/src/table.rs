@@ -100,6 +100,7 @@ mod tests {
             reach: Reach::Host,
             cells: false,
             delays: true,
+            downgrade: true,
             shortest_ttl: Duration::from_secs(1),
         };
         let table = render(&[store]);

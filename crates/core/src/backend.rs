@@ -9,9 +9,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use crate::keeper::News;
-use crate::{
-    Ask, Claim, Error, ErrorKind, Grant, Kind, LockName, Mode, Renewal, Result, Sequencer, Standing, Token, View, Wait,
-};
+use crate::{Ask, Claim, Error, ErrorKind, Grant, Kind, LockName, Renewal, Result, Sequencer, Standing, Token, View, Wait};
 
 /// A boxed future: what an object-safe trait returns where it would say `async fn`.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -61,12 +59,13 @@ pub trait Backend: Send + Sync + 'static {
     /// it says `Ok`.
     fn release<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<()>>;
 
-    /// Changes the mode of a held rw lock in place; `Ok(None)` when it cannot be had now.
+    /// Makes a reader of the writer that holds an rw lock, in place, and lets in whom that makes room for. Its token and its window
+    /// stay as they are. `false` if it is not held any more. A store whose [`Abilities`] have no `downgrade` gives
+    /// [`Unsupported`](ErrorKind::Unsupported).
     ///
-    /// `token` is the one that the caller knows of the hold, and says which hold this is for: a downgrade keeps the token and
-    /// an upgrade gives a new one, so that a copy which arrives late finds another token, or the mode it wants, and does
-    /// nothing. [`Record::convert`](crate::record::Record::convert) is the rule to the letter.
-    fn convert<'a>(&'a self, claim: &'a Claim, to: Mode, token: Token) -> BoxFuture<'a, Result<Option<Grant>>>;
+    /// A hold that is a reader's already stays one, and the answer is `true`. Nothing makes a reader the writer, so a copy that
+    /// arrives late finds a reader or nothing. [`Record::downgrade`](crate::record::Record::downgrade) is the rule to the letter.
+    fn downgrade<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<bool>>;
 
     /// Who holds and who waits.
     fn view<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<View>>;
@@ -138,6 +137,8 @@ pub struct Abilities {
     pub cells: bool,
     /// Whether it can keep a name closed that nobody holds: minimum holds and lock-delays.
     pub delays: bool,
+    /// Whether the writer of an rw lock can become a reader in place.
+    pub downgrade: bool,
     /// The shortest ttl it can do; shorter ones are rounded up.
     pub shortest_ttl: Duration,
 }

@@ -40,7 +40,7 @@ pub struct Client {
 /// What all clones and guards of a client share.
 pub(crate) struct Inner {
     keeper: Keeper,
-    abilities: Abilities,
+    pub(crate) abilities: Abilities,
     origin: Origin,
     pub(crate) slots: Mutex<Slots>,
 }

@@ -10,7 +10,7 @@ use crate::backend::BoxFuture;
 use crate::client::Inner;
 use crate::hold::{Event, Phase};
 use crate::kept::{Hold, Seen};
-use crate::{Ask, Claim, Error, ErrorKind, Grant, Instant, Keys, Kind, LockName, Mode, Result, Sequencer, Token};
+use crate::{Ask, Claim, Error, ErrorKind, Instant, Keys, Kind, LockName, Mode, Result, Sequencer, Token};
 
 /// A held lock. It is kept alive in the background until it is released or dropped.
 ///
@@ -39,8 +39,8 @@ pub struct Guard {
     mode: Mode,
     /// What its sequencers are signed with.
     keys: Option<Keys>,
-    /// What a conversion was to make of it whose outcome was never heard: it may be tried again.
-    unsure: Option<Mode>,
+    /// Whether a downgrade was sent and its outcome never heard: it may be tried again.
+    unsure: bool,
 }
 
 impl std::fmt::Debug for Guard {
@@ -56,7 +56,7 @@ impl std::fmt::Debug for Guard {
 
 impl Guard {
     pub(crate) fn new(lease: Arc<Lease>, mode: Mode, keys: Option<Keys>) -> Self {
-        Guard { lease, mode, keys, unsure: None }
+        Guard { lease, mode, keys, unsure: false }
     }
 
     /// What is locked.
@@ -76,7 +76,7 @@ impl Guard {
 
     /// The fencing number: larger than that of every earlier grant of this name, the same on re-entry.
     pub fn token(&self) -> Token {
-        self.hold().token()
+        self.hold().token
     }
 
     /// The hold as one printable string, to hand to what the lock protects: signed, if the client was
@@ -189,51 +189,32 @@ impl Guard {
         }
     }
 
-    /// Turns a held write lock into a read lock without letting go in between, and lets other readers in.
+    /// Turns a held write lock into a read lock without letting go in between, and lets other readers in. The hold keeps its token
+    /// and its window. On Redlock this is [`Unsupported`](ErrorKind::Unsupported).
     ///
     /// # Cancel safety
     /// Dropped before it completes, the store may or may not have let readers in; this guard is a reader's then.
     pub async fn downgrade(&mut self) -> Result<()> {
-        self.can_become(Mode::Shared)?;
-        if self.unsure == Some(Mode::Exclusive) && self.convert(Mode::Exclusive).await?.is_none() {
-            return self.check(); // it has not become the writer, so that there is nothing to give up
-        }
-        // A reader from here on, whatever becomes of the request: the store may let others in before we hear of it.
-        self.mode = Mode::Shared;
-        self.convert(Mode::Shared).await?.ok_or_else(|| self.lease.lost())
-    }
-
-    /// Turns a held read lock into the write lock if this is the only reader inside; `false` if it is not, and then it is
-    /// still a reader. Of two readers that try, at most one can succeed, and only after the other let go. An upgraded
-    /// hold has a new, higher token. ZooKeeper says `false` also while anybody waits, and etcd while a reader does.
-    ///
-    /// # Cancel safety
-    /// Dropped before it completes, the store may or may not have made it the writer; this guard is a reader's, and trying
-    /// again says which.
-    pub async fn try_upgrade(&mut self) -> Result<bool> {
-        self.can_become(Mode::Exclusive)?;
-        Ok(self.convert(Mode::Exclusive).await?.is_some())
-    }
-
-    fn can_become(&self, to: Mode) -> Result<()> {
-        if self.kind() == Kind::RwLock && (self.mode != to || self.unsure.is_some()) {
-            return self.check();
-        }
-        let what = format!("a {} held {} cannot become {to}", self.kind(), self.mode);
-        Err(Error::new(ErrorKind::Unsupported, what).with_name(self.name()))
-    }
-
-    async fn convert(&mut self, to: Mode) -> Result<Option<()>> {
-        let (keeper, hold) = (Arc::clone(self.lease.client.keeper()), Arc::clone(self.hold()));
-        let sent = keeper.now();
-        self.unsure = Some(to);
-        let converted = keeper.backend.convert(&hold.claim, to, hold.token()).await?;
-        self.unsure = None;
-        let Some(Grant { token, until }) = converted else { return Ok(None) };
-        hold.regranted(token, until, keeper.next_renewal(sent, hold.claim.ttl), keeper.now());
-        self.mode = to;
+        self.can_be_downgraded()?;
         self.check()?;
-        Ok(Some(()))
+        // A reader from here on, whatever becomes of the request: the store may let others in before we hear of it.
+        (self.mode, self.unsure) = (Mode::Shared, true);
+        let is_held = self.lease.client.keeper().backend.downgrade(&self.hold().claim).await?;
+        self.unsure = false;
+        if is_held { self.check() } else { Err(self.lease.lost()) }
+    }
+
+    fn can_be_downgraded(&self) -> Result<()> {
+        let refused = |what: String| Err(Error::new(ErrorKind::Unsupported, what).with_name(self.name()));
+        if self.kind() != Kind::RwLock || (self.mode != Mode::Exclusive && !self.unsure) {
+            return refused(format!("a {} held {} cannot be downgraded", self.kind(), self.mode));
+        }
+        let abilities = &self.lease.client.abilities;
+        if !abilities.downgrade {
+            return refused("this store cannot downgrade a write lock".to_owned())
+                .map_err(|error| error.with_store(abilities.store).with_hint("Release it, and lock it for reading"));
+        }
+        Ok(())
     }
 
     fn hold(&self) -> &Arc<Hold> {

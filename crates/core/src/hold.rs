@@ -122,11 +122,6 @@ impl State {
     /// The store renewed it until then; `next` is when to renew again.
     pub(crate) fn renewed(&mut self, until: Instant, next: Instant, now: Instant) {
         self.in_flight = false;
-        self.regranted(until, next, now);
-    }
-
-    /// The store changed its mode and gave it until then; a renewal under way is still under way.
-    pub(crate) fn regranted(&mut self, until: Instant, next: Instant, now: Instant) {
         self.tick(now); // an answer that came after the window's end is too late
         if matches!(self.phase, Phase::Held | Phase::Jeopardy) && !self.in_doubt {
             self.phase = Phase::Held;

@@ -12,6 +12,7 @@ use crate::{Ask, Claim, Instant, Token};
 /// One hold, shared by its guard and the keeper.
 pub(crate) struct Hold {
     pub(crate) claim: Claim,
+    pub(crate) token: Token,
     state: Mutex<Shown>,
     /// Rings whenever something a holder can be told has happened.
     changed: Notify,
@@ -23,7 +24,6 @@ pub(crate) struct Hold {
 /// What a hold shows to its guards.
 pub(crate) struct Shown {
     pub(crate) state: State,
-    token: Token,
     asked: Option<Ask>,
     /// How often it was in jeopardy, was safe again, and was asked: what [`Seen`] is compared with.
     jeopardies: u64,
@@ -33,8 +33,8 @@ pub(crate) struct Shown {
 impl Hold {
     /// A hold that was just granted; `number` tells it apart from every other of its client.
     pub(crate) fn new(claim: Claim, state: State, token: Token, number: u64) -> Self {
-        let shown = Shown { state, token, asked: None, jeopardies: 0, asks: 0 };
-        Hold { claim, state: Mutex::new(shown), changed: Notify::new(), place: AtomicU64::new(0), number }
+        let shown = Shown { state, asked: None, jeopardies: 0, asks: 0 };
+        Hold { claim, token, state: Mutex::new(shown), changed: Notify::new(), place: AtomicU64::new(0), number }
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Shown> {
@@ -57,10 +57,6 @@ impl Hold {
         answer
     }
 
-    pub(crate) fn token(&self) -> Token {
-        self.lock().token
-    }
-
     pub(crate) fn until(&self) -> Instant {
         self.lock().state.until
     }
@@ -75,14 +71,6 @@ impl Hold {
 
     pub(crate) fn let_go(&self, now: Instant) -> bool {
         self.step(|shown| shown.state.let_go(now))
-    }
-
-    /// The store changed the hold's mode, with this grant.
-    pub(crate) fn regranted(&self, token: Token, until: Instant, next: Instant, now: Instant) {
-        self.step(|shown| {
-            shown.token = token;
-            shown.state.regranted(until, next, now);
-        });
     }
 
     pub(crate) fn told(&self, ask: Ask) {

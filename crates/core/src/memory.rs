@@ -21,7 +21,7 @@ use crate::keeper::News;
 use crate::quorum::Node;
 use crate::record::{Admission, ClientKey, Moment, Record, Wake};
 use crate::{
-    Ask, Claim, ClaimId, Clock, Error, ErrorKind, Grant, Instant, Kind, LockName, Mode, Renewal, Result, Token, View, Wait,
+    Ask, Claim, ClaimId, Clock, Error, ErrorKind, Grant, Instant, Kind, LockName, Renewal, Result, Token, View, Wait,
 };
 
 /// A store in this process's memory: for tests, and for tasks and threads of one process.
@@ -331,6 +331,7 @@ impl Backend for MemoryBackend {
             reach: Reach::Process,
             cells: true,
             delays: true,
+            downgrade: true,
             shortest_ttl: crate::MIN_TTL,
         }
     }
@@ -368,12 +369,10 @@ impl Backend for MemoryBackend {
         })
     }
 
-    fn convert<'a>(&'a self, claim: &'a Claim, to: Mode, token: Token) -> BoxFuture<'a, Result<Option<Grant>>> {
-        let sent = self.store.clock.now();
+    fn downgrade<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<bool>> {
         Box::pin(async move {
-            let convert = |record: &mut Record, at, woken: &mut Vec<Wake>| record.convert(claim.id, to, token, at, woken);
-            let token = self.store.with(&claim.name, convert).flatten();
-            Ok(token.map(|token| Grant { token, until: claim.window(sent) }))
+            let downgrade = |record: &mut Record, at, woken: &mut Vec<Wake>| record.downgrade(claim.id, at, woken);
+            Ok(self.store.with(&claim.name, downgrade).unwrap_or_default())
         })
     }
 

@@ -272,35 +272,21 @@ impl Record {
         }
     }
 
-    /// Changes the mode of a hold in place: a writer becomes a reader at any time and lets other readers in; a reader
-    /// becomes the writer only while it is alone inside. `None` if it cannot; an upgrade has a new, higher token.
+    /// Makes a reader of the writer that holds an rw lock, in place, and lets in whom that makes room for. It keeps its token and
+    /// its expiry. `false` if it is not held any more.
     ///
-    /// `known` is the token that the holder knew when it asked. A request may arrive long after its holder gave it up and
-    /// went on: it changes something only while that is still the token. An upgrade that was asked for has a token of its
-    /// own whatever it finds, so that whoever hears its yes is past every downgrade that it sent before.
-    pub fn convert(&mut self, id: ClaimId, to: Mode, known: Token, at: Moment, woken: &mut Vec<Wake>) -> Option<Token> {
+    /// A reader stays a reader: no verb makes it the writer, so a copy of the request that arrives late changes nothing.
+    pub fn downgrade(&mut self, id: ClaimId, at: Moment, woken: &mut Vec<Wake>) -> bool {
         self.sweep(at, woken);
-        let alone = self.holders() == 1;
-        let place = self.place(id)?;
+        let Some(place) = self.place(id) else { return false };
         let ticket = &mut self.line[place];
-        let Stage::Held { token, expires, .. } = &mut ticket.stage else { return None };
-        let is_of_this_hold = *token == known;
-        match (ticket.mode, to) {
-            (Mode::Exclusive, Mode::Shared) if is_of_this_hold => {}
-            // It is the writer still: a downgrade was asked for, has not come, and must do nothing if it does. And a reader
-            // that came later than this one and has gone may have shown a higher token than ours to the resource.
-            (Mode::Exclusive | Mode::Shared, Mode::Exclusive) if is_of_this_hold && alone => {
-                self.last = Token::next(self.last, at.wall_micros);
-                *token = self.last;
-            }
-            (had, to) if had == to => {} // the answer to the first time was lost
-            _ => return None,
+        match (&ticket.stage, ticket.mode) {
+            (Stage::Held { .. }, Mode::Exclusive) => ticket.mode = Mode::Shared,
+            (Stage::Held { .. }, Mode::Shared) => return true, // the answer to the first time was lost
+            _ => return false,
         }
-        ticket.mode = to;
-        *expires = at.now + ticket.ttl + ticket.lock_delay; // the grant that comes of it has a whole window
-        let token = *token;
         self.sweep(at, woken);
-        Some(token)
+        true
     }
 
     /// Ends holds by force, all or the one with this token; says which clients lost which claims. To its holder that is a

@@ -12,32 +12,14 @@ const PERMITS: u32 = 4;
 
 #[derive(Clone, Debug)]
 enum Verb {
-    Ask {
-        mode: Mode,
-        queue: bool,
-    },
-    End {
-        claim: usize,
-    },
-    Renew {
-        claim: usize,
-    },
-    /// `known`: by whoever knows its token.
-    Convert {
-        claim: usize,
-        to: Mode,
-        known: bool,
-    },
-    Touch {
-        claim: usize,
-    },
-    Bury {
-        client: u64,
-    },
+    Ask { mode: Mode, queue: bool },
+    End { claim: usize },
+    Renew { claim: usize },
+    Downgrade { claim: usize },
+    Touch { claim: usize },
+    Bury { client: u64 },
     Break,
-    TimePasses {
-        seconds: u64,
-    },
+    TimePasses { seconds: u64 },
 }
 
 fn verb(kind: Kind) -> impl Strategy<Value = Verb> {
@@ -48,11 +30,10 @@ fn verb(kind: Kind) -> impl Strategy<Value = Verb> {
     };
     let claim = 0..40usize;
     prop_oneof![
-        6 => (mode.clone(), any::<bool>()).prop_map(|(mode, queue)| Verb::Ask { mode, queue }),
+        6 => (mode, any::<bool>()).prop_map(|(mode, queue)| Verb::Ask { mode, queue }),
         4 => claim.clone().prop_map(|claim| Verb::End { claim }),
         2 => claim.clone().prop_map(|claim| Verb::Renew { claim }),
-        1 => (claim.clone(), mode, prop::bool::weighted(0.7))
-            .prop_map(|(claim, to, known)| Verb::Convert { claim, to, known }),
+        1 => claim.clone().prop_map(|claim| Verb::Downgrade { claim }),
         1 => claim.prop_map(|claim| Verb::Touch { claim }),
         1 => (0..3u64).prop_map(|client| Verb::Bury { client }),
         1 => Just(Verb::Break),
@@ -97,50 +78,26 @@ fn held(record: &Record, claim: usize) -> Option<(Token, Mode)> {
 
 const NOW: Moment = Moment { now: Instant::from_nanos(1), wall_micros: 5 };
 
-/// A record in which one claim holds an rw lock in this mode, and its token.
-fn one_holder(mode: Mode) -> (Record, Token) {
+/// A copy of the request changes nothing, whether it finds the reader or no hold.
+#[test]
+fn a_downgrade_that_arrives_again_does_nothing() {
     let mut record = Record::new(Kind::RwLock, Token::new(0));
-    let admission = record.ask_for(&claim(0, Kind::RwLock, mode), 1, None, NOW, &mut Vec::new()).unwrap();
-    let Admission::Granted(token) = admission else { panic!("nobody else is there: {admission:?}") };
-    (record, token)
-}
-
-fn convert(record: &mut Record, to: Mode, known: Token) -> Option<Token> {
-    record.convert(id(0), to, known, NOW, &mut Vec::new())
-}
-
-/// A copy of a downgrade that arrives when its holder is the writer again.
-#[test]
-fn a_late_downgrade_does_nothing() {
-    let (mut record, first) = one_holder(Mode::Exclusive);
-    assert_eq!(convert(&mut record, Mode::Shared, first), Some(first), "it keeps its token");
-    assert_eq!(convert(&mut record, Mode::Shared, first), Some(first), "the answer was lost: it is said again");
-    let second = convert(&mut record, Mode::Exclusive, first).expect("it is alone");
-    assert!(second > first);
-    assert_eq!(convert(&mut record, Mode::Shared, first), None);
-    assert_eq!(held(&record, 0), Some((second, Mode::Exclusive)));
-    assert_eq!(convert(&mut record, Mode::Shared, second), Some(second));
-}
-
-/// The same where no copy of it had arrived before: the upgrade finds the writer that it wants, and must part from it.
-#[test]
-fn a_downgrade_that_is_overtaken_by_an_upgrade_does_nothing() {
-    let (mut record, first) = one_holder(Mode::Exclusive);
-    let second = convert(&mut record, Mode::Exclusive, first).expect("it is the writer");
-    assert!(second > first);
-    assert_eq!(convert(&mut record, Mode::Exclusive, first), Some(second), "the answer was lost: it is said again");
-    assert_eq!(convert(&mut record, Mode::Shared, first), None);
-    assert_eq!(held(&record, 0), Some((second, Mode::Exclusive)));
-}
-
-/// A copy of an upgrade that arrives when its holder is a reader again.
-#[test]
-fn a_late_upgrade_does_nothing() {
-    let (mut record, first) = one_holder(Mode::Shared);
-    let second = convert(&mut record, Mode::Exclusive, first).expect("it is alone");
-    assert_eq!(convert(&mut record, Mode::Shared, second), Some(second));
-    assert_eq!(convert(&mut record, Mode::Exclusive, first), None);
-    assert_eq!(held(&record, 0), Some((second, Mode::Shared)));
+    let ask = |record: &mut Record, number, mode| {
+        record.ask_for(&claim(number, Kind::RwLock, mode), 1, None, NOW, &mut Vec::new()).unwrap()
+    };
+    let Admission::Granted(token) = ask(&mut record, 0, Mode::Exclusive) else { panic!("nobody else is there") };
+    let before = record.clone();
+    assert!(record.downgrade(id(0), NOW, &mut Vec::new()));
+    assert_eq!(held(&record, 0), Some((token, Mode::Shared)));
+    assert_eq!(record.line[0].stage, before.line[0].stage, "it keeps its token and its expiry");
+    let once = record.clone();
+    assert!(record.downgrade(id(0), NOW, &mut Vec::new()), "the answer was lost: it is said again");
+    assert_eq!(record, once);
+    record.end(id(0), Duration::ZERO, NOW, &mut Vec::new());
+    assert!(matches!(ask(&mut record, 1, Mode::Exclusive), Admission::Granted(_)));
+    let next = record.clone();
+    assert!(!record.downgrade(id(0), NOW, &mut Vec::new()));
+    assert_eq!(record, next, "another hold is not its own");
 }
 
 proptest! {
@@ -177,23 +134,19 @@ proptest! {
                     prop_assert!(record.renew(id(claim), at).is_none(), "an ended claim cannot be renewed");
                 }
                 Verb::Renew { claim } => drop(record.renew(id(claim), at)),
-                Verb::Convert { claim, to, known } => {
-                    // What it was already keeps its token, which it may have been given on the way.
+                Verb::Downgrade { claim } => {
                     let before = held(&record, claim);
-                    let token = before.filter(|_| known).map_or(Token::new(0), |(token, _)| token);
-                    let converted = record.convert(id(claim), to, token, at, &mut woken);
-                    if !known {
-                        let after = held(&record, claim);
-                        prop_assert!(after.is_none() || before.is_none() || after == before, "somebody else's token changes nothing");
-                    }
-                    direct = converted.filter(|token| *token > last && woken.iter().all(|wake| wake.token != *token));
+                    let is_held = record.downgrade(id(claim), at, &mut woken);
+                    let after = held(&record, claim);
+                    prop_assert!(!is_held || after.is_some_and(|(_, mode)| mode == Mode::Shared));
+                    prop_assert!(!is_held || before.is_none() || before.map(|(token, _)| token) == after.map(|(token, _)| token));
                 }
                 Verb::Touch { claim } => drop(record.touch(id(claim), at.now + Duration::from_secs(15), at, &mut woken)),
                 Verb::Bury { client } => record.bury(client, at, &mut woken),
                 Verb::Break => drop(record.break_holds(None, at, &mut woken)),
                 Verb::TimePasses { seconds } => now += seconds,
             }
-            // The verb's own grant comes before whom it woke only if it converts: in order of token either way.
+            // Whom it woke may have come before the verb's own grant.
             let mut given: Vec<Token> = woken.iter().map(|wake| wake.token).chain(direct).collect();
             given.sort_unstable();
             for token in given {

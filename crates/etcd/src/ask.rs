@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use tenure_core::{Claim, Error, ErrorKind, Grant, Instant, Kind, Mode, Result, Token, Wait, margin};
+use tenure_core::{Claim, Error, ErrorKind, Grant, Instant, Mode, Result, Token, Wait, margin};
 
 use crate::codec::Value;
 use crate::config::Layout;
@@ -316,8 +316,7 @@ impl Inner {
     async fn look_again(self: &Arc<Self>, claim: &Claim, place: &Place) -> Result<Asked> {
         let revision = self.table().claims.get(&claim.id).map_or(0, |entry| entry.revision);
         self.joined(claim, revision);
-        let (looked, revision) = self.look(claim, place).await?;
-        match looked {
+        match self.look(claim, place).await? {
             Seen::Enter => match self.let_in(claim, revision).await {
                 Some(Waited::Granted(grant)) => {
                     self.tell_next(claim);
@@ -330,45 +329,20 @@ impl Inner {
         }
     }
 
-    /// Looks how a claim stands that is in line, and gives the revision that is its token if it is in.
-    ///
-    /// The first look also moves it to the short lease of those who wait. An rw lock's claim is written anew with every look, on
-    /// the lease of its ttl: somebody may have become the writer since it joined, with a higher token than its place in line has.
-    pub(crate) async fn look(&self, claim: &Claim, place: &Place) -> std::result::Result<(Seen, i64), Failure> {
-        let is_rw = claim.kind == Kind::RwLock;
-        let moves = waiting_seconds(claim) < seconds(claim);
-        let seconds = if is_rw { seconds(claim) } else { waiting_seconds(claim) };
-        let (looked, token) = self.look_from(claim, place, seconds, is_rw).await?;
-        if is_rw && moves && matches!(looked, Seen::Behind(_)) {
-            return self.look_from(claim, place, waiting_seconds(claim), is_rw).await; // it waits on: on the short lease
-        }
-        Ok((looked, token))
-    }
-
-    async fn look_from(
-        &self,
-        claim: &Claim,
-        place: &Place,
-        seconds: u64,
-        write: bool,
-    ) -> std::result::Result<(Seen, i64), Failure> {
+    /// Looks how a claim stands that is in line. The first look also moves it to the short lease of those who wait.
+    pub(crate) async fn look(&self, claim: &Claim, place: &Place) -> std::result::Result<Seen, Failure> {
+        let seconds = waiting_seconds(claim);
         let (key, revision, written, on) = {
             let table = self.table();
-            let Some(entry) = table.claims.get(&claim.id) else { return Ok((Seen::Gone, 0)) };
+            let Some(entry) = table.claims.get(&claim.id) else { return Ok(Seen::Gone) };
             (entry.key.clone(), entry.revision, entry.written, entry.on.clone())
         };
         let moves = self.schema.layout == Layout::Tenure && on.is_none_or(|on| on.lease().seconds != seconds);
         let to = if moves { Some(self.lasting_lease(seconds, &self.asks).await?) } else { None };
         let mut success = Vec::new();
-        match &to {
-            Some(to) if write => success.push(put(&key, Value::of(claim).encode(), to.lease().id)),
-            Some(to) => success.push(moved(&key, to.lease().id)),
-            None if write => success.push(rewrite(&key, Value::of(claim).encode())),
-            None => {}
-        }
         let mut compare = vec![created_at(&key, revision)];
-        let writes = !success.is_empty();
-        if writes {
+        if let Some(to) = &to {
+            success.push(moved(&key, to.lease().id));
             compare.push(unchanged(&key, written)); // arriving late, it would take a hold back to the lease of those who wait
         }
         success.extend(reads(place, claim.kind, claim.mode, revision).into_iter().map(read));
@@ -379,25 +353,21 @@ impl Inner {
                 if let Some(to) = &to {
                     self.lease_is_gone(to.lease());
                 }
-                return Ok((Seen::Gone, 0));
+                return Ok(Seen::Gone);
             }
             Err(failure) => return Err(failure),
         };
         if !answer.succeeded {
-            return Ok((Seen::Gone, 0)); // or it was written by a look without an answer: the next ask finds it
-        }
-        if writes && let Some(entry) = self.table().claims.get_mut(&claim.id) {
-            entry.written = answer.revision();
+            return Ok(Seen::Gone); // or it was written by a look without an answer: the next ask finds it
         }
         if let Some(to) = to
             && let Some(entry) = self.table().claims.get_mut(&claim.id)
         {
             let base = to.lease().base();
-            entry.on = Some(to);
+            (entry.on, entry.written) = (Some(to), answer.revision());
             self.beat_by(base + entry.pace());
         }
-        let token = if claim.kind == Kind::RwLock { answer.revision() } else { revision };
-        Ok((seen(&self.schema, place, claim.mode, &key, &answer.reads()), token))
+        Ok(seen(&self.schema, place, claim.mode, &key, &answer.reads()))
     }
 
     /// A claim is in line.
@@ -427,7 +397,7 @@ impl Inner {
         if lease.is_dead() || until <= now {
             return None;
         }
-        (entry.stage, entry.token) = (Stage::Held { since: now }, token);
+        entry.stage = Stage::Held { since: now };
         entry.expires = lease.base() + trusted + claim.lock_delay;
         let expires = entry.expires;
         drop(table);

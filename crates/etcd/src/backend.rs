@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tenure_core::backend::{Abilities, Backend, BoxFuture, Fencing, Finding, Liveness, Reach, Waiting};
 use tenure_core::{
-    Ask, Claim, Error, ErrorKind, Grant, Kind, LockName, Mode, News, Renewal, Result, Sequencer, Standing, Token, Versioned,
-    View, Wait,
+    Ask, Claim, Error, ErrorKind, Grant, Kind, LockName, News, Renewal, Result, Sequencer, Standing, Token, Versioned, View,
+    Wait,
 };
 
 use crate::config::{Layout, Settings};
@@ -22,6 +22,7 @@ pub const ABILITIES: Abilities = Abilities {
     reach: Reach::Network,
     cells: true,
     delays: true,
+    downgrade: true,
     shortest_ttl: SHORTEST_TTL,
 };
 
@@ -106,8 +107,8 @@ impl Backend for Etcd {
         Box::pin(self.inner.end(claim, claim.min_hold))
     }
 
-    fn convert<'a>(&'a self, claim: &'a Claim, to: Mode, token: Token) -> BoxFuture<'a, Result<Option<Grant>>> {
-        Box::pin(self.inner.convert(claim, to, token))
+    fn downgrade<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<bool>> {
+        Box::pin(self.inner.downgrade(claim))
     }
 
     fn view<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<View>> {

@@ -23,8 +23,6 @@ pub(crate) struct Value {
     pub(crate) since: u64,
     /// A reader now, whatever its key says.
     pub(crate) shared: bool,
-    /// Its token, where that is not the revision of the key.
-    pub(crate) token: Option<u64>,
     /// Released or broken, and only keeps the name closed.
     pub(crate) closing: bool,
     pub(crate) asked: Option<Ask>,
@@ -42,7 +40,6 @@ impl Value {
             lock_delay: claim.lock_delay,
             since: Clock::Boot.wall_micros(),
             shared: false,
-            token: None,
             closing: false,
             asked: None,
         }
@@ -61,9 +58,6 @@ impl Value {
         );
         if self.shared {
             text += "mode shared\n";
-        }
-        if let Some(token) = self.token {
-            text += &format!("token {token}\n");
         }
         if self.closing {
             text += "closing\n";
@@ -88,7 +82,6 @@ impl Value {
             lock_delay: Duration::ZERO,
             since: 0,
             shared: false,
-            token: None,
             closing: false,
             asked: None,
         };
@@ -109,7 +102,6 @@ impl Value {
                 }
                 "since" => value.since = rest.parse().unwrap_or_default(),
                 "mode" => value.shared = rest == "shared",
-                "token" => value.token = rest.parse().ok(),
                 "closing" => value.closing = true,
                 "asked" => asked = Some(origin(rest)),
                 "why" => {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tenure_core::{Claim, ClaimId, Instant, Kind, Result};
+use tenure_core::{Claim, ClaimId, Instant, Result};
 
 use crate::codec::Value;
 use crate::config::Layout;
@@ -29,8 +29,6 @@ struct Ending {
     revision: i64,
     /// The lease on which a copy of its ask may still put its key.
     doubt: Option<OnLease>,
-    /// There may be a key beside its own: any rw lock may be converted at this moment.
-    beside: bool,
     /// For how much longer the name must stay closed.
     closed_for: Duration,
     on: Option<OnLease>,
@@ -49,9 +47,6 @@ impl Inner {
         match self.end_now(claim, &ending).await {
             Ok(()) => {
                 self.forget(claim.id);
-                if ending.beside {
-                    self.ear.gone_here(&self.schema.beside(&claim.name, &ending.key), None);
-                }
                 Ok(())
             }
             Err(failure) => {
@@ -94,7 +89,6 @@ impl Inner {
             key: entry.key.clone(),
             revision: entry.revision,
             doubt: entry.doubt().cloned(),
-            beside: entry.claim.kind == Kind::RwLock,
             closed_for,
             on: entry.on.clone(),
         })
@@ -106,7 +100,7 @@ impl Inner {
         {
             return self.revoke(on.lease().id).await; // the key goes with it, and no copy of the ask can bring it back
         }
-        if ending.revision > 0 && ending.doubt.is_none() && !ending.beside {
+        if ending.revision > 0 && ending.doubt.is_none() {
             return self.delete_at_once(claim.id, &ending.key, ending.revision).await;
         }
         let (mut revision, mut doubt) = (ending.revision, ending.doubt.as_ref());
@@ -123,10 +117,7 @@ impl Inner {
                 None => return Ok(()),
             }
         }
-        let mut success = vec![delete(&ending.key)];
-        if ending.beside {
-            success.push(delete(&self.schema.beside(&claim.name, &ending.key)));
-        }
+        let success = vec![delete(&ending.key)];
         // Its key is used again by the next claim of this client: it must be this one's.
         let txn = TxnRequest { compare: vec![created_at(&ending.key, revision)], success, failure: Vec::new() };
         self.do_and_mark(claim, doubt, txn).await.map(drop)
@@ -188,12 +179,8 @@ impl Inner {
     async fn close_name(self: &Arc<Self>, claim: &Claim, ending: &Ending) -> Result<()> {
         let lease = self.grant(whole_seconds(ending.closed_for), &self.asks).await?;
         let opens = Instant::now() + ending.closed_for;
-        let token = self.token_of(claim).await?;
-        let value = Value { closing: true, ttl: ending.closed_for, token, ..Value::of(claim) };
-        let mut success = vec![put(&ending.key, value.encode(), lease.id)];
-        if ending.beside {
-            success.push(delete(&self.schema.beside(&claim.name, &ending.key)));
-        }
+        let value = Value { closing: true, ttl: ending.closed_for, ..Value::of(claim) };
+        let success = vec![put(&ending.key, value.encode(), lease.id)];
         let txn = TxnRequest { compare: vec![created_at(&ending.key, ending.revision)], success, failure: Vec::new() };
         let answer = self.txn("keeping a name closed", txn).await.map_err(|failure| failure.error)?;
         if !answer.value.succeeded {
@@ -208,15 +195,6 @@ impl Inner {
         }
         self.beat_by(opens);
         Ok(())
-    }
-
-    /// An rw lock's token would change with the writing: it is kept in words.
-    async fn token_of(&self, claim: &Claim) -> Result<Option<u64>> {
-        if claim.kind != Kind::RwLock {
-            return Ok(None);
-        }
-        let ticket = self.ticket(claim).await.map_err(|failure| failure.error)?;
-        Ok(ticket.map(|(ticket, _)| ticket.token().get()))
     }
 
     /// Ends a lease and everything on it.

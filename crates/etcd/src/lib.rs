@@ -6,7 +6,7 @@
 //! - `proto`: etcd's messages; `wire`: its calls; `link`: the way to the members, and from one to the next
 //! - `schema`: what is in etcd, and under which keys; `codec`: what is in a claim's value; `line`: who gets in, by a few reads
 //! - `backend`: the contract; `inner`: what a client's tasks share; `table`: its claims; `leases`: what they are on
-//! - `ask`: asking; `wait`: waiting in line; `ear`: being told; `renew`: renewals; `end`: endings; `convert`: changing modes
+//! - `ask`: asking; `wait`: waiting in line; `ear`: being told; `renew`: renewals; `end`: endings; `downgrade`: writers that become readers
 //! - `show`: views, listings, asking and breaking; `cell`: cells
 //! - `error`: what etcd's errors mean; `examine`: what is found out about a cluster, at connecting and for `doctor`
 
@@ -18,7 +18,7 @@ mod cell;
 mod codec;
 mod config;
 mod connect;
-mod convert;
+mod downgrade;
 mod ear;
 mod end;
 mod error;

@@ -131,45 +131,27 @@ pub(crate) struct Ticket {
     pub(crate) value: Value,
     /// As the entry rule sees it now.
     pub(crate) mode: Mode,
-    /// The key beside it, if it became the writer.
-    pub(crate) beside: Option<KeyValue>,
     /// Whether it holds.
     pub(crate) holds: bool,
 }
 
 impl Ticket {
-    /// Its fencing number, if it holds: a revision of the key that is its own. An rw lock's is that of its last writing, which is
-    /// when it was let in or converted: its place in line may be older than an upgrade that came before it.
+    /// Its fencing number, if it holds: the create revision of its key, which rises along the line.
     pub(crate) fn token(&self) -> Token {
-        let revision = match (&self.beside, self.parsed.kind) {
-            (Some(beside), _) => beside.mod_revision as u64,
-            (None, Kind::RwLock) => self.value.token.unwrap_or(self.kv.mod_revision as u64),
-            (None, _) => self.kv.create_revision as u64,
-        };
-        Token::new(revision)
+        Token::new(self.kv.create_revision as u64)
     }
 }
 
 /// Puts together what a name's keys say, oldest first, and applies the rule.
 pub(crate) fn line(schema: &Schema, kvs: Vec<KeyValue>) -> Vec<Ticket> {
     let mut tickets: Vec<Ticket> = Vec::new();
-    let mut besides = Vec::new();
     for kv in kvs {
         let Some(parsed) = schema.parse(&kv.key) else { continue };
-        if parsed.beside {
-            besides.push((parsed.seat, kv));
-            continue;
-        }
         let value = Value::decode(&kv.value);
         let mode = value.mode(parsed.mode);
-        tickets.push(Ticket { kv, parsed, value, mode, beside: None, holds: false });
+        tickets.push(Ticket { kv, parsed, value, mode, holds: false });
     }
     tickets.sort_by_key(|ticket| ticket.kv.create_revision);
-    for (seat, kv) in besides {
-        if let Some(ticket) = tickets.iter_mut().find(|ticket| ticket.parsed.seat == seat) {
-            (ticket.mode, ticket.beside) = (Mode::Exclusive, Some(kv));
-        }
-    }
     let rule: Vec<_> = tickets.iter().map(|ticket| (stand_in(&ticket.parsed.seat), ticket.mode)).collect();
     for (place, ticket) in tickets.iter_mut().enumerate() {
         // Whoever is let in is a prefix of the line.

@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use tenure_core::{Claim, ClaimId, Error, Instant, Kind, Renewal, Result, margin};
+use tenure_core::{Claim, ClaimId, Error, Instant, Renewal, Result, margin};
 use tokio::task::JoinSet;
 
 use crate::codec::Value;
@@ -17,7 +17,7 @@ use crate::error::{Failure, Next, again};
 use crate::inner::Inner;
 use crate::leases::{Lease, seconds};
 use crate::link::Link;
-use crate::proto::{KeyValue, RangeRequest, TxnRequest, created_at, is_on, moved, put, read};
+use crate::proto::{KeyValue, RangeRequest, TxnRequest, created_at, is_on, moved, read};
 use crate::table::{Entry, Stage};
 
 /// A renewal that is under way: dropped before it is done, its member was too slow.
@@ -91,10 +91,9 @@ impl Inner {
         unmoved
     }
 
-    /// A hold that was handed over stands on the short lease of those who wait: its first renewal moves it to that of its ttl, and so
-    /// does a conversion, before it writes anything.
+    /// A hold that was handed over stands on the short lease of those who wait: its first renewal moves it to that of its ttl.
     ///
-    /// A copy of it may arrive late, when the hold was converted or broken: then its key is on another lease, and is left alone. The
+    /// A copy of it may arrive late, when the hold was broken: then its key is on another lease, and is left alone. The
     /// lease that it goes to may have been ended by somebody else, and nobody who is on it has told: then there is another one.
     pub(crate) async fn move_back(&self, claim: &Claim, link: &Link) -> std::result::Result<(), Failure> {
         match self.move_once(claim, link).await {
@@ -188,15 +187,9 @@ fn stands_on_the_short_one(entry: &Entry) -> bool {
 /// What moves a hold to the lease of its ttl, from the one that it is on.
 fn moving(entry: &Entry, to: &Lease) -> Option<TxnRequest> {
     let from = entry.on.as_ref().filter(|_| stands_on_the_short_one(entry))?;
-    let (key, claim) = (&entry.key, &entry.claim);
-    let write = if claim.kind == Kind::RwLock {
-        let value = Value { token: Some(entry.token as u64), asked: entry.asked.clone(), ..Value::of(claim) };
-        put(key, value.encode(), to.id)
-    } else {
-        moved(key, to.id)
-    };
+    let key = &entry.key;
     let compare = vec![created_at(key, entry.revision), is_on(key, from.lease().id)];
-    Some(TxnRequest { compare, success: vec![write], failure: vec![read(RangeRequest::one(key))] })
+    Some(TxnRequest { compare, success: vec![moved(key, to.id)], failure: vec![read(RangeRequest::one(key))] })
 }
 
 /// Whether a hold's key is where it was to be moved: by a renewal that had no answer.

@@ -2,7 +2,6 @@
 //!
 //! ```text
 //! {prefix}/lock/{name} {kind}/{mode}/{seat}       one claim: x alone, r a reader, 3 so many permits
-//! {prefix}/lock/{name} rw-lock/x/{seat}~          a reader that became the writer, beside its place in line
 //! {prefix}/ended/{claim}                          a claim that was ended while its ask may still be on its way
 //! {prefix}/cell/{name}                            a cell
 //! ```
@@ -74,8 +73,6 @@ pub(crate) struct Parsed {
     pub(crate) mode: Mode,
     /// Whose seat it is, as the key shows it.
     pub(crate) seat: String,
-    /// It stands beside a place in line: its holder became the writer.
-    pub(crate) beside: bool,
 }
 
 /// Where the claims of one name are, for one kind of lock.
@@ -152,15 +149,6 @@ impl Schema {
         format!("{}{}/{mode}/{seat}", self.of(&claim.name), tag(claim.kind, claim.mode)).into_bytes()
     }
 
-    /// The key beside that of an rw lock's claim, once a reader became the writer.
-    pub(crate) fn beside(&self, name: &LockName, key: &[u8]) -> Vec<u8> {
-        let seat = key.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-        let mut beside = format!("{}{}/x/", self.of(name), tag(Kind::RwLock, Mode::Exclusive)).into_bytes();
-        beside.extend_from_slice(seat);
-        beside.push(b'~');
-        beside
-    }
-
     /// The mark that a claim was ended.
     pub(crate) fn ended(&self, id: ClaimId) -> Vec<u8> {
         format!("{}/ended/{}", self.prefix, shown(id)).into_bytes()
@@ -188,7 +176,7 @@ impl Schema {
             let (name, seat) = text.rsplit_once('/')?;
             i64::from_str_radix(seat, 16).ok()?;
             let (name, seat) = (LockName::new(name).ok()?, seat.to_owned());
-            return Some(Parsed { name, kind: Kind::Mutex, mode: Mode::Exclusive, seat, beside: false });
+            return Some(Parsed { name, kind: Kind::Mutex, mode: Mode::Exclusive, seat });
         }
         let rest = text.strip_prefix(&self.prefix)?.strip_prefix("/lock/")?;
         let (name, rest) = rest.split_once(' ')?;
@@ -207,12 +195,8 @@ impl Schema {
             (take, Some(of)) => Mode::Permits { take: take.parse().ok()?, of },
             _ => return None,
         };
-        let (seat, beside) = match seat.strip_suffix('~') {
-            Some(seat) => (seat, true),
-            None => (seat, false),
-        };
         let name = LockName::new(unescape(name)?).ok()?;
-        Some(Parsed { name, kind, mode, seat: seat.to_owned(), beside })
+        Some(Parsed { name, kind, mode, seat: seat.to_owned() })
     }
 }
 

@@ -115,8 +115,7 @@ impl Inner {
             // A holder that writes its own key at this moment is asked again, as it is then.
             for _ in 0..8 {
                 let Some(ticket) = current.take() else { break };
-                let token = (ticket.parsed.kind == Kind::RwLock && ticket.beside.is_none()).then(|| ticket.token().get());
-                let value = Value { asked: Some(ask.clone()), token, ..ticket.value.clone() };
+                let value = Value { asked: Some(ask.clone()), ..ticket.value.clone() };
                 let key = &ticket.kv.key;
                 let compare = vec![unchanged(key, ticket.kv.mod_revision)];
                 let txn = TxnRequest { compare, success: vec![rewrite(key, value.encode())], failure: Vec::new() };
@@ -148,17 +147,13 @@ impl Inner {
         let key = &ticket.kv.key;
         let delay = ticket.value.lock_delay;
         let mut lease = None;
-        let mut success = if delay.is_zero() || ticket.value.closing {
+        let success = if delay.is_zero() || ticket.value.closing {
             vec![delete(key)]
         } else {
             let closes = lease.insert(self.grant(whole_seconds(delay), &self.asks).await?);
-            let token = Some(ticket.token().get());
-            let value = Value { closing: true, ttl: delay, asked: None, token, ..ticket.value.clone() };
+            let value = Value { closing: true, ttl: delay, asked: None, ..ticket.value.clone() };
             vec![put(key, value.encode(), closes.id)]
         };
-        if ticket.parsed.kind == Kind::RwLock {
-            success.push(delete(&self.schema.beside(&ticket.parsed.name, key))); // it may be the writer since it was seen
-        }
         let compare = vec![created_at(key, ticket.kv.create_revision)];
         let txn = TxnRequest { compare, success, failure: Vec::new() };
         let broken = self.txn("breaking a hold", txn).await?.value.succeeded;
@@ -172,9 +167,9 @@ impl Inner {
 /// Whether this is the claim that a sequencer says, at the revision at which it was seen.
 fn was_given(ticket: &Ticket, sequencer: &Sequencer) -> bool {
     let is_of = |mode| mode == sequencer.mode;
-    let revision = sequencer.token.get();
-    let given = ticket.token().get() == revision || ticket.kv.create_revision as u64 == revision;
-    given && ticket.parsed.kind == sequencer.kind && (is_of(ticket.mode) || is_of(ticket.parsed.mode))
+    ticket.token() == sequencer.token
+        && ticket.parsed.kind == sequencer.kind
+        && (is_of(ticket.mode) || is_of(ticket.parsed.mode))
 }
 
 /// A line as people see it.

@@ -33,8 +33,6 @@ pub(crate) struct Entry {
     pub(crate) revision: i64,
     /// The revision at which this client has last written its key, as far as it knows: a copy of an earlier look finds another.
     pub(crate) written: i64,
-    /// Its token, once it holds.
-    pub(crate) token: i64,
     pub(crate) stage: Stage,
     pub(crate) on: Option<OnLease>,
     /// The lease that it may be on already: it was to be moved there, and no answer came.
@@ -67,7 +65,6 @@ impl Entry {
             key: Vec::new(),
             revision: 0,
             written: 0,
-            token: 0,
             stage: Stage::Asking,
             on: None,
             moving_to: None,

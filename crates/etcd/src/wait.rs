@@ -59,8 +59,7 @@ impl Inner {
                 told = watch.next() => match told {
                     Told::Refused(reason) => return Err(refused(claim, &reason)),
                     told if placed && is_direct(claim) && ends(&front, &told) => {
-                        let revision = self.table().claims.get(&claim.id).map_or(0, |entry| entry.revision);
-                        if let Some(waited) = self.let_in(claim, revision).await {
+                        if let Some(waited) = self.let_in(claim, self.revision_of(claim)).await {
                             return Ok(waited);
                         }
                         look_at = Instant::now() + LOOK_AGAIN;
@@ -82,8 +81,8 @@ impl Inner {
             };
             placed = looked.is_ok();
             match looked {
-                Ok((Seen::Enter, token)) => {
-                    let Some(waited) = self.let_in(claim, token).await else {
+                Ok(Seen::Enter) => {
+                    let Some(waited) = self.let_in(claim, self.revision_of(claim)).await else {
                         look_at = Instant::now() + LOOK_AGAIN;
                         continue;
                     };
@@ -92,8 +91,8 @@ impl Inner {
                     }
                     return Ok(waited);
                 }
-                Ok((Seen::Gone, _)) => return Ok(Waited::Gone),
-                Ok((Seen::Behind(now), _)) => {
+                Ok(Seen::Gone) => return Ok(Waited::Gone),
+                Ok(Seen::Behind(now)) => {
                     if (&now.key, now.revision) != (&front.key, front.revision) {
                         watch = self.watch_front(&now);
                     }
@@ -111,6 +110,11 @@ impl Inner {
                 Err(failure) => return Err(failure.error),
             }
         }
+    }
+
+    /// The create revision of its key, which is its token once it is in.
+    fn revision_of(&self, claim: &Claim) -> i64 {
+        self.table().claims.get(&claim.id).map_or(0, |entry| entry.revision)
     }
 
     fn watch_front(&self, front: &Front) -> Subscription {
@@ -179,7 +183,7 @@ fn ends(front: &Front, told: &Told) -> bool {
     }
 }
 
-/// Whether the end of the only one in front is the grant: not for permits, and not where the token is another revision.
+/// Whether the end of the only one in front is the grant: not for permits, and not for rw locks.
 fn is_direct(claim: &Claim) -> bool {
     claim.mode == Mode::Exclusive && claim.kind != Kind::RwLock
 }

@@ -28,9 +28,7 @@ use tenure_core::lease::{
     ALIVE, Answer, Asked, Asking, Desk, Ended, Ending, Failure, Fate, Limits, Listener, Looked, MARK, QUIET, Renewed, Said,
 };
 use tenure_core::record::ClientKey;
-use tenure_core::{
-    Ask, Claim, ClaimId, Error, ErrorKind, Instant, Kind, LockName, MIN_TTL, Mode, Result, Token, Versioned, View,
-};
+use tenure_core::{Ask, Claim, ClaimId, Error, ErrorKind, Instant, Kind, LockName, MIN_TTL, Result, Token, Versioned, View};
 
 use crate::config::Settings;
 use crate::examine::{self, Server};
@@ -48,6 +46,7 @@ pub const ABILITIES: Abilities = Abilities {
     reach: Reach::Network,
     cells: true,
     delays: true,
+    downgrade: true,
     shortest_ttl: MIN_TTL,
 };
 
@@ -257,10 +256,11 @@ impl Desk for Tables {
         })
     }
 
-    fn convert<'a>(&'a self, claim: &'a Claim, to: Mode, token: Token) -> BoxFuture<'a, Answer<Option<(Token, Duration)>>> {
+    fn downgrade<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Answer<bool>> {
         Box::pin(async move {
-            let text = verbs::convert(self.prefix(), &claim.name, claim.id, to, token);
-            self.sense(verbs::converted(&self.rows("converting", text).await?))
+            let text = verbs::downgrade(self.prefix(), &claim.name, claim.id);
+            let Said { now, value } = self.sense(verbs::counted(&self.rows("downgrading", text).await?))?;
+            Ok(Said { now, value: value > 0 })
         })
     }
 

@@ -85,9 +85,8 @@ const EVERYTHING: &[&str] = &[
     "touched: waiting",
     "touched: granted",
     "touched: gone",
-    "converted: to shared",
-    "converted: to exclusive",
-    "converted: not",
+    "downgraded",
+    "downgraded: not",
     "told: asked",
     "told: lost",
     "let in several at once",
@@ -204,7 +203,7 @@ impl<'a> Pair<'a> {
             Step::End(ends) => self.end(ends),
             Step::Renew(whom) => self.renew(whom),
             Step::Touch { client, alive, whom } => self.touch(*client, *alive, whom),
-            Step::Convert { who, to, known } => self.convert(self.find(*who), *to, *known),
+            Step::Downgrade(who) => self.downgrade(self.find(*who)),
             Step::Request { name } => self.request(*name),
             Step::Break { name, only } => self.break_holds(*name, *only),
             Step::Cell { name, current, value } => self.cell(*name, *current, *value),
@@ -467,23 +466,13 @@ impl<'a> Pair<'a> {
         self.server.borrow_mut().number(&text) == Some(1)
     }
 
-    fn convert(&mut self, (name, id): (usize, ClaimId), to: Mode, known: bool) -> Result<(), TestCaseError> {
-        let token = self.tokens.get(&id).copied().filter(|_| known).unwrap_or(Token::new(1));
-        let text = verbs::convert(&self.prefix, &self.names[name], id, to, token);
-        let said = verbs::converted(&self.send(&text)).expect("it is an answer");
-        let expected = self.record(name, said.now, |record, at, woken| {
-            let token = record.convert(id, to, token, at, woken)?;
-            Some((token, left(record, id, at)))
-        });
-        if let Some((token, _)) = said.value {
-            self.tokens.insert(id, token);
-        }
-        self.saw(match (said.value, to) {
-            (None, _) => "converted: not",
-            (_, Mode::Exclusive) => "converted: to exclusive",
-            _ => "converted: to shared",
-        });
-        prop_assert_eq!(said.value, expected);
+    fn downgrade(&mut self, (name, id): (usize, ClaimId)) -> Result<(), TestCaseError> {
+        let said =
+            verbs::counted(&self.send(&verbs::downgrade(&self.prefix, &self.names[name], id))).expect("it is an answer");
+        let held = said.value;
+        let expected = self.record(name, said.now, |record, at, woken| record.downgrade(id, at, woken));
+        self.saw(if held > 0 { "downgraded" } else { "downgraded: not" });
+        prop_assert_eq!(held > 0, expected);
         Ok(())
     }
 

@@ -36,7 +36,7 @@ const PROCEDURES: [(&str, &str); 16] = [
     ("end", include_str!("sql/end.sql")),
     ("renew", include_str!("sql/renew.sql")),
     ("touch", include_str!("sql/touch.sql")),
-    ("convert", include_str!("sql/convert.sql")),
+    ("downgrade", include_str!("sql/downgrade.sql")),
     ("request", include_str!("sql/request.sql")),
     ("break", include_str!("sql/break.sql")),
     ("cell_set", include_str!("sql/cell_set.sql")),

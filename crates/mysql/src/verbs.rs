@@ -234,19 +234,8 @@ pub(crate) fn touched(sets: &Rows) -> Result<(Said<Looked>, Vec<u64>), Nonsense>
     Ok((Said { now: now.ok_or(Nonsense)? as u64, value: looked }, times))
 }
 
-pub(crate) fn convert(prefix: &str, name: &LockName, id: ClaimId, to: Mode, known: Token) -> String {
-    let (mode, take, permits) = mode_numbers(to);
-    let (name, id) = (hex(name.as_str().as_bytes()), hex(id.as_bytes()));
-    format!("CALL {prefix}convert({name}, {id}, {mode}, {take}, {permits}, {known})")
-}
-
-pub(crate) fn converted(sets: &Rows) -> Read<Option<(Token, Duration)>> {
-    let row = only(sets)?;
-    let value = match number(row, 1) {
-        None => None,
-        known => Some((token(known)?, span(number(row, 2)).ok_or(Nonsense)?)),
-    };
-    Ok(Said { now: number(row, 0).ok_or(Nonsense)? as u64, value })
+pub(crate) fn downgrade(prefix: &str, name: &LockName, id: ClaimId) -> String {
+    format!("CALL {prefix}downgrade({}, {})", hex(name.as_str().as_bytes()), hex(id.as_bytes()))
 }
 
 pub(crate) fn request(prefix: &str, name: &LockName, ask: &Ask) -> String {

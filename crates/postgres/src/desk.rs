@@ -10,9 +10,7 @@ use tenure_core::lease::{
     ALIVE, Answer, Asked, Asking, Desk, Ended, Ending, Failure, Fate, Limits, Listener, Looked, QUIET, Renewed, Said,
 };
 use tenure_core::record::ClientKey;
-use tenure_core::{
-    Ask, Claim, ClaimId, Error, ErrorKind, Instant, Kind, LockName, MIN_TTL, Mode, Result, Token, Versioned, View,
-};
+use tenure_core::{Ask, Claim, ClaimId, Error, ErrorKind, Instant, Kind, LockName, MIN_TTL, Result, Token, Versioned, View};
 use tokio::runtime::Handle;
 use tokio_postgres::Row;
 
@@ -32,6 +30,7 @@ pub const ABILITIES: Abilities = Abilities {
     reach: Reach::Network,
     cells: true,
     delays: true,
+    downgrade: true,
     shortest_ttl: MIN_TTL,
 };
 
@@ -228,16 +227,12 @@ impl Desk for PostgresDesk {
         })
     }
 
-    fn convert<'a>(
-        &'a self,
-        claim: &'a Claim,
-        to: Mode,
-        token: Token,
-    ) -> BoxFuture<'a, Answer<Option<(Token, std::time::Duration)>>> {
+    fn downgrade<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Answer<bool>> {
         Box::pin(async move {
             let shared = self.shared();
-            let request = shared.verbs.convert(&claim.name, claim.id, to, token);
-            shared.ask(request, "converting a lock", verbs::converted).await
+            let request = shared.verbs.downgrade(&claim.name, claim.id);
+            let Said { now, value } = shared.ask(request, "downgrading a lock", verbs::counted).await?;
+            Ok(Said { now, value: value > 0 })
         })
     }
 

@@ -20,7 +20,7 @@ use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use tenure_core::lease::{Asked, Asking, Ended, Ending, Message, Renewed, Touched};
 use tenure_core::record::{Admission, ClientKey, Moment, Record, Stage, Touched as Stands, Wake};
-use tenure_core::{Ask, Claim, ClaimId, Instant, Kind, LockName, Mode, Note, Origin, Token, View};
+use tenure_core::{Ask, Claim, ClaimId, Instant, Kind, LockName, Note, Origin, Token, View};
 use tenure_testkit::servers::postgres::Postgres;
 use tenure_testkit::until_all_are_seen;
 use tokio::runtime::Runtime;
@@ -81,9 +81,8 @@ const EVERYTHING: &[&str] = &[
     "touched: waiting",
     "touched: granted",
     "touched: gone",
-    "converted: to shared",
-    "converted: to exclusive",
-    "converted: not",
+    "downgraded",
+    "downgraded: not",
     "told: granted",
     "told: asked",
     "told: lost",
@@ -172,7 +171,7 @@ impl Pair {
             Step::End { who, min_hold, mark } => self.end(self.find(*who), *min_hold, *mark),
             Step::Renew(whom) => self.renew(whom),
             Step::Touch { whom, client, beat } => self.touch(whom, *client, *beat),
-            Step::Convert { who, to, known } => self.convert(self.find(*who), *to, *known),
+            Step::Downgrade(who) => self.downgrade(self.find(*who)),
             Step::Request { name } => self.request(*name),
             Step::Break { name, only } => self.break_holds(*name, *only),
             Step::Cell { name, current, value } => self.cell(*name, *current, *value),
@@ -404,22 +403,12 @@ impl Pair {
         Ok(())
     }
 
-    fn convert(&mut self, (name, id): (usize, ClaimId), to: Mode, known: bool) -> Result<(), TestCaseError> {
-        let token = self.tokens.get(&id).copied().filter(|_| known).unwrap_or(Token::new(1));
-        let said = verbs::converted(&self.send(self.verbs.convert(&self.names[name], id, to, token))).expect("an answer");
-        let expected = self.existing(name, said.now, |record, at, woken| {
-            let token = record.convert(id, to, token, at, woken)?;
-            Some((token, left(record, id, at)))
-        });
-        if let Some((token, _)) = said.value {
-            self.tokens.insert(id, token);
-        }
-        self.saw(match (said.value, to) {
-            (None, _) => "converted: not",
-            (_, Mode::Exclusive) => "converted: to exclusive",
-            _ => "converted: to shared",
-        });
-        prop_assert_eq!(said.value, expected);
+    fn downgrade(&mut self, (name, id): (usize, ClaimId)) -> Result<(), TestCaseError> {
+        let said = verbs::counted(&self.send(self.verbs.downgrade(&self.names[name], id))).expect("an answer");
+        let held = said.value;
+        let expected = self.existing(name, said.now, |record, at, woken| record.downgrade(id, at, woken));
+        self.saw(if held > 0 { "downgraded" } else { "downgraded: not" });
+        prop_assert_eq!(held > 0, expected);
         Ok(())
     }
 

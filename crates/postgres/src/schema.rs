@@ -17,7 +17,7 @@ const SQL: [&str; 16] = [
     include_str!("sql/end.sql"),
     include_str!("sql/renew.sql"),
     include_str!("sql/touch.sql"),
-    include_str!("sql/convert.sql"),
+    include_str!("sql/downgrade.sql"),
     include_str!("sql/break.sql"),
     include_str!("sql/view.sql"),
     include_str!("sql/cell.sql"),

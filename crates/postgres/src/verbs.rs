@@ -59,7 +59,7 @@ pub(crate) struct Verbs {
     end_one: String,
     renew: String,
     touch: String,
-    convert: String,
+    downgrade: String,
     view: String,
     list: String,
     request: String,
@@ -89,7 +89,7 @@ impl Verbs {
             end_one: select("end_one", 4),
             renew: from("renew", 2),
             touch: from("touch", 6),
-            convert: select("convert", 6),
+            downgrade: select("downgrade", 2),
             view: layout.fill(
                 "SELECT v.*, n.last FROM {name} n LEFT JOIN {view}(ARRAY[$1]) WITH ORDINALITY v ON true \
                  WHERE n.name = $1 ORDER BY v.ordinality",
@@ -211,16 +211,9 @@ impl Verbs {
             .arg(ids, Type::UUID_ARRAY)
     }
 
-    /// Changes the mode of a hold. Answer: [`converted`].
-    pub(crate) fn convert<'a>(&'a self, name: &'a LockName, id: ClaimId, to: Mode, token: Token) -> Request<'a> {
-        let (mode, take, room) = parts(to);
-        Request::new(&self.convert)
-            .arg(name.as_str(), Type::TEXT)
-            .arg(Id(id), Type::UUID)
-            .arg(mode, Type::INT2)
-            .arg(take, Type::INT8)
-            .arg(room, Type::INT8)
-            .arg(token.get() as i64, Type::INT8)
+    /// Makes a reader of the writer that holds an rw lock. Answer: [`counted`].
+    pub(crate) fn downgrade<'a>(&'a self, name: &'a LockName, id: ClaimId) -> Request<'a> {
+        Request::new(&self.downgrade).arg(name.as_str(), Type::TEXT).arg(Id(id), Type::UUID)
     }
 
     /// Who holds and who waits. Answer: [`viewed_alone`].
@@ -387,16 +380,6 @@ pub(crate) fn touched(rows: &[Row], many: usize) -> Parsed<Looked> {
     let letters = letters.unwrap_or_default();
     let mail = letters.chunks(5).map(letter).collect::<Result<_, _>>()?;
     Ok(Said { now: now as u64, value: Looked { waiters, mail } })
-}
-
-/// The token that a converted hold has, and what is left of its window.
-pub(crate) fn converted(rows: &[Row]) -> Parsed<Option<(Token, Duration)>> {
-    let numbers: Vec<i64> = only(rows)?;
-    match numbers[..] {
-        [now] => Ok(Said { now: now as u64, value: None }),
-        [now, number, left] => Ok(Said { now: now as u64, value: Some((token(number), length(left))) }),
-        _ => Err(Garbled),
-    }
 }
 
 /// The view of one name, if anything is known of it.

@@ -250,7 +250,7 @@ async fn a_session_that_ends_while_a_mode_is_changed() {
     let changing = tokio::spawn(async move { (held.downgrade().await, held) });
     let mut pid = None;
     eventually("it is under way", || {
-        let waits = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%convert%' \
+        let waits = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%downgrade%' \
                      AND pid <> pg_backend_pid()";
         pid = server.sql(waits).into_iter().flatten().next();
         pid.is_some()

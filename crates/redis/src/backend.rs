@@ -4,9 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_core::backend::{Abilities, Backend, BoxFuture, Fencing, Finding, Liveness, Reach, Waiting};
-use tenure_core::{
-    Ask, Claim, Grant, Kind, LockName, MIN_TTL, Mode, News, Renewal, Result, Token, Versioned, View, Wait, margin,
-};
+use tenure_core::{Ask, Claim, Grant, Kind, LockName, MIN_TTL, News, Renewal, Result, Token, Versioned, View, Wait};
 
 use crate::config::Settings;
 use crate::inner::Inner;
@@ -21,6 +19,7 @@ pub const ABILITIES: Abilities = Abilities {
     reach: Reach::Network,
     cells: true,
     delays: true,
+    downgrade: true,
     shortest_ttl: MIN_TTL,
 };
 
@@ -90,11 +89,8 @@ impl Backend for Redis {
         Box::pin(self.inner.end(claim, claim.min_hold))
     }
 
-    fn convert<'a>(&'a self, claim: &'a Claim, to: Mode, token: Token) -> BoxFuture<'a, Result<Option<Grant>>> {
-        Box::pin(async move {
-            let (sent, converted) = self.inner.convert(claim, to, token).await?;
-            Ok(converted.map(|(token, left)| Grant { token, until: sent + left.saturating_sub(margin(left)) }))
-        })
+    fn downgrade<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<bool>> {
+        Box::pin(self.inner.downgrade(claim))
     }
 
     fn view<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<View>> {

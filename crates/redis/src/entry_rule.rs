@@ -73,9 +73,8 @@ const EVERYTHING: &[&str] = &[
     "touched: waiting",
     "touched: granted",
     "touched: gone",
-    "converted: to shared",
-    "converted: to exclusive",
-    "converted: not",
+    "downgraded",
+    "downgraded: not",
     "told: granted",
     "told: asked",
     "told: lost",
@@ -157,7 +156,7 @@ impl Pair {
             Step::End { who, min_hold, mark } => self.end(self.find(*who), *min_hold, *mark),
             Step::Renew(whom) => self.renew(whom),
             Step::Touch(whom, alive) => self.touch(whom, *alive),
-            Step::Convert { who, to, known } => self.convert(self.find(*who), *to, *known),
+            Step::Downgrade(who) => self.downgrade(self.find(*who)),
             Step::Request { name } => self.request(*name),
             Step::Break { name, only } => self.break_holds(*name, *only),
             Step::Cell { name, current, value } => self.cell(*name, *current, *value),
@@ -322,23 +321,12 @@ impl Pair {
         Ok(())
     }
 
-    fn convert(&mut self, (name, id): (usize, ClaimId), to: Mode, known: bool) -> Result<(), TestCaseError> {
-        let token = self.tokens.get(&id).copied().filter(|_| known).unwrap_or(Token::new(1));
-        let command = verbs::convert(&self.layout, "publish", &self.names[name], id, to, token);
-        let (now, says) = verbs::converted(self.send(&command)).expect("it is an answer");
-        let expected = self.record(name, now, |record, at, woken| {
-            let token = record.convert(id, to, token, at, woken)?;
-            Some((token, left(record, id, at)))
-        });
-        if let Some((token, _)) = says {
-            self.tokens.insert(id, token);
-        }
-        self.saw(match (says, to) {
-            (None, _) => "converted: not",
-            (_, Mode::Exclusive) => "converted: to exclusive",
-            _ => "converted: to shared",
-        });
-        prop_assert_eq!(says, expected);
+    fn downgrade(&mut self, (name, id): (usize, ClaimId)) -> Result<(), TestCaseError> {
+        let command = verbs::downgrade(&self.layout, "publish", &self.names[name], id);
+        let (now, held) = verbs::counted(self.send(&command)).expect("it is an answer");
+        let expected = self.record(name, now, |record, at, woken| record.downgrade(id, at, woken));
+        self.saw(if held > 0 { "downgraded" } else { "downgraded: not" });
+        prop_assert_eq!(held > 0, expected);
         Ok(())
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use redis::{Cmd, Value};
 use tenure_core::backend::{BoxFuture, Finding};
-use tenure_core::{Ask, Claim, ClaimId, Error, ErrorKind, Instant, LockName, Mode, Result, Token, Versioned, View};
+use tenure_core::{Ask, Claim, ClaimId, Error, ErrorKind, LockName, Result, Token, Versioned, View};
 
 use crate::config::Settings;
 use crate::ear::Ear;
@@ -113,7 +113,7 @@ impl Inner {
         script: &'static Script,
         command: &Cmd,
     ) -> std::result::Result<Answer, Failure> {
-        let grants = [scripts::ASK.name, scripts::CONVERT.name].contains(&script.name);
+        let grants = script.name == scripts::ASK.name;
         let lane = if self.fleet.settings.min_replicas > 0 && grants { Lane::SyncedAsks } else { Lane::Asks };
         self.fleet.insist(lane, self.bucket(name), Some(script), command, self.fleet.settings.answer_limit).await
     }
@@ -153,19 +153,11 @@ impl Inner {
         Ok(())
     }
 
-    pub(crate) async fn convert(
-        &self,
-        claim: &Claim,
-        to: Mode,
-        token: Token,
-    ) -> Result<(Instant, Option<(Token, Duration)>)> {
-        let command = verbs::convert(&self.fleet.layout, self.fleet.publish(), &claim.name, claim.id, to, token);
-        let answer = self.run(&claim.name, &scripts::CONVERT, &command).await?;
-        if answer.replicas < self.fleet.settings.min_replicas {
-            // Neither yes nor no: the server may know more of it than we do, never less.
-            return Err(self.too_few_replicas(answer.replicas));
-        }
-        Ok((answer.sent, verbs::converted(answer.value)?.1))
+    pub(crate) async fn downgrade(&self, claim: &Claim) -> Result<bool> {
+        let command = verbs::downgrade(&self.fleet.layout, self.fleet.publish(), &claim.name, claim.id);
+        // A replica that does not know of it yet keeps readers out: it needs no confirmation.
+        let answer = self.run(&claim.name, &scripts::DOWNGRADE, &command).await?;
+        Ok(verbs::counted(answer.value)?.1 > 0)
     }
 
     pub(crate) async fn view(&self, name: &LockName) -> Result<View> {

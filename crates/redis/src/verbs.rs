@@ -135,13 +135,12 @@ pub(crate) fn touch(
     cmd
 }
 
-/// Changes the mode of the hold with this token in place. Answer: [`converted`].
-pub(crate) fn convert(layout: &Layout, publish: &str, name: &LockName, id: ClaimId, to: Mode, token: Token) -> Cmd {
-    let mut cmd = scripts::CONVERT.command(5, 7, 400 + 4 * name.as_str().len());
+/// Makes a reader of the writer that holds an rw lock. Answer: [`counted`].
+pub(crate) fn downgrade(layout: &Layout, publish: &str, name: &LockName, id: ClaimId) -> Cmd {
+    let mut cmd = scripts::DOWNGRADE.command(5, 3, 400 + 4 * name.as_str().len());
     keys(&mut cmd, layout, name);
     words(&mut cmd, publish, name);
-    let (mode, take, of) = codec::mode_numbers(to);
-    cmd.arg(id.as_bytes()).arg(mode).arg(take).arg(of).arg(token.get());
+    cmd.arg(id.as_bytes());
     cmd
 }
 
@@ -331,14 +330,7 @@ pub(crate) fn touched(answer: Value, count: usize) -> Result<Answer<Vec<Touched>
     counted_as(count, now, says.collect::<Result<_>>()?)
 }
 
-/// The answer to [`convert`]: the token and what is left of the window, or `None` if it cannot be had.
-pub(crate) fn converted(answer: Value) -> Result<Answer<Option<(Token, Duration)>>> {
-    let (now, mut rest) = opened(answer)?;
-    let says = if rest.0.len() == 0 { None } else { Some((rest.token()?, rest.duration()?)) };
-    Ok((now, says))
-}
-
-/// The answer to [`request`], [`break_holds`] and [`tidy`]: how many.
+/// The answer to [`downgrade`], [`request`], [`break_holds`] and [`tidy`]: how many.
 pub(crate) fn counted(answer: Value) -> Result<Answer<usize>> {
     let (now, mut rest) = opened(answer)?;
     Ok((now, rest.number()? as usize))
@@ -547,7 +539,6 @@ mod tests {
                 ended(answer.clone()).err(),
                 renewed(answer.clone(), 2).err(),
                 touched(answer.clone(), 2).err(),
-                converted(answer.clone()).err(),
                 counted(answer.clone()).err(),
                 viewed(answer.clone(), &[&name]).err(),
                 cell(answer.clone()).err(),

@@ -12,8 +12,8 @@ use std::time::Duration;
 use tenure_core::backend::{Abilities, BoxFuture, Fencing, Finding, Liveness, Reach, Waiting};
 use tenure_core::record::ClientKey;
 use tenure_core::{
-    Ask, Backend, Claim, ClaimId, Clock, Error, ErrorKind, Grant, Instant, Kind, LockName, MIN_TTL, Mode, News, Renewal,
-    Result, Token, View, Wait, margin,
+    Ask, Backend, Claim, ClaimId, Clock, Error, ErrorKind, Grant, Instant, Kind, LockName, MIN_TTL, News, Renewal, Result,
+    Token, View, Wait, margin,
 };
 use tokio::sync::Notify;
 
@@ -198,6 +198,7 @@ impl Backend for SimBackend {
             reach: Reach::Network,
             cells: false,
             delays: true,
+            downgrade: true,
             shortest_ttl: MIN_TTL,
         }
     }
@@ -244,11 +245,10 @@ impl Backend for SimBackend {
         Box::pin(async move { self.call(Request::End { name: name.clone(), id: *id, min_hold: *min_hold }).await.map(drop) })
     }
 
-    fn convert<'a>(&'a self, claim: &'a Claim, to: Mode, known: Token) -> BoxFuture<'a, Result<Option<Grant>>> {
+    fn downgrade<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<bool>> {
         Box::pin(async move {
-            let sent = self.clock.now();
-            match self.call(Request::Convert { name: claim.name.clone(), id: claim.id, to, known }).await? {
-                Reply::Converted(token) => Ok(token.map(|token| Grant { token, until: claim.window(sent) })),
+            match self.call(Request::Downgrade { name: claim.name.clone(), id: claim.id }).await? {
+                Reply::Downgraded(held) => Ok(held),
                 _ => self.unexpected(),
             }
         })

@@ -83,8 +83,6 @@ pub(crate) enum Event {
     GaveUp { who: Who, name: NameIx },
     /// It steps down from writer to reader: it may not rely on being alone any more.
     StepsDown { hold: HoldIx },
-    /// Its hold now has this mode and token.
-    Became { hold: HoldIx, mode: Mode, token: Token },
     /// Its guard says that it is lost, and has been listened to since then.
     SawLoss { hold: HoldIx, until: Instant, listened: Instant },
     /// Its hold is over for it.
@@ -108,8 +106,8 @@ pub(crate) enum Event {
     Renewed { claim: ClaimIx, name: NameIx, held: bool },
     /// The store ended a claim.
     Ends { claim: ClaimIx, name: NameIx, min_hold: Duration },
-    /// The store did a conversion, made for the hold with the known token; no token: it could not.
-    Converted { claim: ClaimIx, name: NameIx, known: Token, to: Mode, token: Option<Token> },
+    /// The store made a reader of a writer; or it was not held any more.
+    Downgraded { claim: ClaimIx, name: NameIx, held: bool },
     /// A backend told its client that nothing came of the claim and nothing is left of it.
     NothingLeft { claim: ClaimIx },
 

@@ -42,14 +42,12 @@ pub enum Mutant {
     NewcomerBarges,
     /// Readers pass a waiting writer.
     ReadersPassWriters,
-    /// A conversion does not look which hold it was made for, so that a late one is done too.
-    ConvertIgnoresToken,
-    /// An upgrade of who is the writer still leaves it its token, and with that to a downgrade under way.
-    UpgradeKeepsToken,
-    /// An upgrade does not look whether other readers are inside.
-    UpgradeInCompany,
-    /// A downgrade keeps the old expiry, while its grant promises a new window.
-    DowngradeKeepsExpiry,
+    /// A downgrade makes a reader of whoever holds the name first, and says yes.
+    DowngradeWrongId,
+    /// A downgrade revives a hold that has expired.
+    DowngradeAfterExpiry,
+    /// A downgrade says yes, and leaves the writer a writer.
+    DowngradeLetsNobodyIn,
     /// An ask without an answer is reported as "not in time".
     TimeoutIsBusy,
     /// A renewal without an answer is reported as "lost".
@@ -60,7 +58,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Mutant; 25] = [
+    pub const ALL: [Mutant; 24] = [
         Mutant::WindowFromReply,
         Mutant::HandoverTrustedTooLong,
         Mutant::ReleaseIgnoresId,
@@ -79,10 +77,9 @@ impl Mutant {
         Mutant::ExpiryShort,
         Mutant::NewcomerBarges,
         Mutant::ReadersPassWriters,
-        Mutant::ConvertIgnoresToken,
-        Mutant::UpgradeKeepsToken,
-        Mutant::UpgradeInCompany,
-        Mutant::DowngradeKeepsExpiry,
+        Mutant::DowngradeWrongId,
+        Mutant::DowngradeAfterExpiry,
+        Mutant::DowngradeLetsNobodyIn,
         Mutant::TimeoutIsBusy,
         Mutant::TimeoutIsLost,
         Mutant::PermitsNotWeighed,

@@ -22,7 +22,7 @@ pub(crate) enum Request {
     Touch { name: LockName, id: ClaimId },
     End { name: LockName, id: ClaimId, min_hold: Duration },
     Renew { claims: Vec<(LockName, ClaimId)> },
-    Convert { name: LockName, id: ClaimId, to: Mode, known: Token },
+    Downgrade { name: LockName, id: ClaimId },
     View { name: LockName },
     List,
     AskHolders { name: LockName, ask: Ask },
@@ -40,7 +40,7 @@ pub(crate) enum Reply {
     Gone,
     Done,
     Renewed(Vec<Option<Option<Ask>>>),
-    Converted(Option<Token>),
+    Downgraded(bool),
     View(View),
     List(Vec<View>),
     Count(usize),
@@ -116,7 +116,7 @@ impl SimStore {
             Request::Renew { claims } => {
                 Reply::Renewed(claims.iter().map(|(name, id)| self.renew(name, *id, at, log)).collect())
             }
-            Request::Convert { name, id, to, known } => self.convert(name, *id, *to, *known, at, log),
+            Request::Downgrade { name, id } => self.downgrade(name, *id, at, log),
             Request::View { name } => Reply::View(self.view(name, at.now)),
             Request::List => Reply::List(self.records.iter().map(|(name, record)| record.view(name, at.now)).collect()),
             Request::AskHolders { name, ask } => {
@@ -275,29 +275,24 @@ impl SimStore {
         renewed.flatten()
     }
 
-    fn convert(&mut self, name: &LockName, id: ClaimId, to: Mode, known: Token, at: Moment, log: &mut History) -> Reply {
-        let (in_company, keeps_expiry) = (self.is(Mutant::UpgradeInCompany), self.is(Mutant::DowngradeKeepsExpiry));
-        let (claim, ix) = (log.claim(id), log.name(name));
-        // As the conversion itself begins; apart, so that who is let in by it is seen before who is converted.
+    fn downgrade(&mut self, name: &LockName, id: ClaimId, at: Moment, log: &mut History) -> Reply {
+        let (claim, ix, mutant) = (log.claim(id), log.name(name), self.mutant);
+        if let Some(record) = self.records.get_mut(name) {
+            downgrade_wrongly(record, id, at, mutant);
+        }
+        // As the downgrade itself begins; apart, so that who is let in by it is seen before who is downgraded.
         self.verb(name, at, log, |record, woken| record.sweep(at, woken));
-        let mutant = self.mutant;
-        let Some(record) = self.records.get_mut(name) else { return Reply::Converted(None) };
+        let Some(record) = self.records.get_mut(name) else { return Reply::Downgraded(false) };
         let (before, waited, mut woken) = (record.clone(), waiters(record), Vec::new());
-        let mut token = record.convert(id, to, known_wrongly(record, id, to, known, mutant), at, &mut woken);
-        if in_company && token.is_none() && to == Mode::Exclusive && before.line.iter().any(|ticket| ticket.id == id) {
-            record.last = Token::next(record.last, at.wall_micros);
-            token = Some(record.last); // says yes, and leaves the others inside
+        let first = record.line.front().map(|ticket| ticket.id).filter(|_| mutant == Some(Mutant::DowngradeWrongId));
+        let held = record.downgrade(first.unwrap_or(id), at, &mut woken);
+        if mutant == Some(Mutant::DowngradeLetsNobodyIn) {
+            *record = before;
+            woken.clear();
         }
-        if keeps_expiry
-            && to == Mode::Shared
-            && let Some(Ticket { stage: Stage::Held { expires: old, .. }, .. }) = before.line.front()
-            && let Some(Ticket { stage: Stage::Held { expires, .. }, .. }) = record.line.front_mut()
-        {
-            *expires = *old;
-        }
-        log.write(at.now, Event::Converted { claim, name: ix, known, to, token });
+        log.write(at.now, Event::Downgraded { claim, name: ix, held });
         self.settle(name, &waited, woken, at, log);
-        Reply::Converted(token)
+        Reply::Downgraded(held)
     }
 
     fn view(&self, name: &LockName, now: Instant) -> View {
@@ -501,13 +496,13 @@ fn renew_wrongly(record: &mut Record, id: ClaimId, at: Moment, mutant: Option<Mu
     Some(None)
 }
 
-/// [`Mutant::ConvertIgnoresToken`] and [`Mutant::UpgradeKeepsToken`]: the token that a conversion seems to be made for.
-fn known_wrongly(record: &Record, id: ClaimId, to: Mode, known: Token, mutant: Option<Mutant>) -> Token {
-    let ticket = record.line.iter().find(|ticket| ticket.id == id);
-    match (mutant, ticket.map(|ticket| (&ticket.stage, ticket.mode))) {
-        (Some(Mutant::ConvertIgnoresToken), Some((Stage::Held { token, .. }, _))) => *token,
-        (Some(Mutant::UpgradeKeepsToken), Some((_, mode))) if mode == to => Token::new(0),
-        _ => known,
+/// [`Mutant::DowngradeAfterExpiry`].
+fn downgrade_wrongly(record: &mut Record, id: ClaimId, at: Moment, mutant: Option<Mutant>) {
+    let ticket = record.line.iter_mut().find(|ticket| ticket.id == id);
+    if mutant == Some(Mutant::DowngradeAfterExpiry)
+        && let Some(Ticket { stage: Stage::Held { expires, .. }, ttl, .. }) = ticket
+    {
+        *expires = (*expires).max(at.now + *ttl);
     }
 }
 

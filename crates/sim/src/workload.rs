@@ -292,7 +292,7 @@ impl Worker {
         let polite = self.rng.chance(500);
         while self.world.now() < end {
             if !self.work_a_little(&mut held).await {
-                return; // a conversion of unknown outcome: let go at once
+                return; // a downgrade of unknown outcome: let go at once
             }
             let step = Duration::from_millis(self.rng.range(1, 200)).min(end.since(self.world.now()));
             let listened = self.world.now();
@@ -323,11 +323,11 @@ impl Worker {
         let _ = timeout(patience, taken.release()).await;
     }
 
-    /// A write to the fenced resource, or a conversion. `false` if the hold must go.
+    /// A write to the fenced resource, or a downgrade. `false` if the hold must go.
     async fn work_a_little(&mut self, held: &mut Held) -> bool {
-        let converts =
-            matches!(&held.taken, Some(Taken::One(guard)) if guard.kind() == Kind::RwLock) && self.rng.chance(350);
-        if converts && !self.convert(held).await {
+        let is_writer = |guard: &Guard| guard.kind() == Kind::RwLock && guard.mode() == Mode::Exclusive;
+        let steps_down = matches!(&held.taken, Some(Taken::One(guard)) if is_writer(guard)) && self.rng.chance(350);
+        if steps_down && !self.downgrade(held).await {
             return false;
         }
         if !held.taken().is_trusted() {
@@ -351,27 +351,13 @@ impl Worker {
         });
     }
 
-    async fn convert(&mut self, held: &mut Held) -> bool {
+    async fn downgrade(&mut self, held: &mut Held) -> bool {
         let (hold, _) = held.holds[0];
         let patience = if self.rng.chance(100) { self.rng.millis(0, 30) } else { Duration::from_secs(600) };
         let Some(Taken::One(guard)) = &mut held.taken else { return true };
-        let done = match guard.mode() {
-            Mode::Exclusive => {
-                self.world.write(Event::StepsDown { hold });
-                timeout(patience, guard.downgrade()).await.map(|done| done.map(|()| true))
-            }
-            _ => timeout(patience, guard.try_upgrade()).await,
-        };
-        match done {
-            Ok(Ok(true)) => {
-                let (mode, token) = (guard.mode(), guard.token());
-                self.world.write(Event::Became { hold, mode, token });
-                true
-            }
-            Ok(Ok(false)) => true,
-            // It is a reader then, and may let go, or go on and try again while the first request is still under way.
-            Ok(Err(_)) | Err(_) => self.rng.chance(500),
-        }
+        self.world.write(Event::StepsDown { hold });
+        // Without a yes it is a reader all the same, and may let go, or go on while the request is still under way.
+        matches!(timeout(patience, guard.downgrade()).await, Ok(Ok(()))) || self.rng.chance(500)
     }
 }
 

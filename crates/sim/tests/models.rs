@@ -11,5 +11,3 @@ mod line;
 mod quorum_lease;
 #[path = "models/quorum_token.rs"]
 mod quorum_token;
-#[path = "models/quorum_upgrade.rs"]
-mod quorum_upgrade;

@@ -8,8 +8,8 @@ use rusqlite::{OptionalExtension, params};
 use tenure_core::backend::{Abilities, Backend, BoxFuture, Fencing, Finding, Liveness, Reach, Waiting};
 use tenure_core::record::Record;
 use tenure_core::{
-    Ask, Claim, ClaimId, Clock, Error, ErrorKind, Grant, Instant, Kind, LockName, MIN_TTL, Mode, News, Renewal, Result,
-    Token, View, Wait,
+    Ask, Claim, ClaimId, Clock, Error, ErrorKind, Grant, Instant, Kind, LockName, MIN_TTL, News, Renewal, Result, Token,
+    View, Wait,
 };
 use tokio::sync::oneshot;
 
@@ -30,6 +30,7 @@ pub const ABILITIES: Abilities = Abilities {
     reach: Reach::Host,
     cells: true,
     delays: true,
+    downgrade: true,
     shortest_ttl: MIN_TTL,
 };
 
@@ -297,14 +298,12 @@ impl Backend for Sqlite {
         })
     }
 
-    fn convert<'a>(&'a self, claim: &'a Claim, to: Mode, token: Token) -> BoxFuture<'a, Result<Option<Grant>>> {
+    fn downgrade<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<bool>> {
         Box::pin(async move {
-            let sent = Instant::now();
             let (name, id) = (claim.name.clone(), claim.id);
-            let converted = self
-                .store
-                .ask(move |tx| tx.with(&name, |tx, record| Ok(record.convert(id, to, token, tx.at, &mut tx.after.woken))));
-            Ok(converted.await?.flatten().map(|token| Grant { token, until: claim.window(sent) }))
+            let downgraded =
+                self.store.ask(move |tx| tx.with(&name, |tx, record| Ok(record.downgrade(id, tx.at, &mut tx.after.woken))));
+            Ok(downgraded.await?.unwrap_or_default())
         })
     }
 

@@ -341,11 +341,6 @@ impl Guard {
         self.1.block_on(self.0.downgrade())
     }
 
-    /// Turns a held read lock into the write lock. See [`tenure::Guard::try_upgrade`](crate::Guard::try_upgrade).
-    pub fn try_upgrade(&mut self) -> Result<bool> {
-        self.1.block_on(self.0.try_upgrade())
-    }
-
     /// Lets go, and returns when the store has confirmed it. See [`tenure::Guard::release`](crate::Guard::release).
     pub fn release(self) -> Result<()> {
         self.1.block_on(self.0.release())

@@ -46,22 +46,20 @@ macro_rules! cases {
                 readers_do_not_starve_a_writer
                 writers_do_not_starve_a_reader
                 a_lost_reader_lets_the_writer_in
-                downgrade_lets_readers_in
-                upgrade_alone
-                two_readers_cannot_both_upgrade
-                an_upgrade_keeps_those_out_who_waited
-                up_and_down_again
-                only_the_other_mode_can_be_converted_to
-                a_lost_hold_cannot_be_converted
-                a_conversion_gives_no_more_time_than_the_store_does
-                a_late_downgrade_does_nothing
-                a_late_upgrade_does_nothing
-                an_upgrade_without_an_answer_can_be_given_up
-                cancelled_convert
                 cancelled_read
                 cancelled_write
                 each_reader_has_a_standing_of_its_own
-                conversions_change_the_standing
+            ]
+            downgrade { Downgrade } => [
+                it_lets_readers_in
+                only_a_writer_can_be_downgraded
+                a_lost_hold_cannot_be_downgraded
+                it_gives_no_more_time
+                a_lost_answer_can_be_asked_for_again
+                a_late_copy_does_nothing
+                cancelled
+                cancelled_it_claims_no_more_than_it_has
+                it_changes_the_standing
             ]
             semaphore { kind Semaphore } => [
                 permits_are_counted
@@ -115,7 +113,6 @@ macro_rules! cases {
                 run_stops_the_future
                 every_future_can_be_spawned
                 a_hand_over_that_lapses_lets_in_the_next
-                a_cancelled_downgrade_claims_no_more_than_it_has
                 run_gives_the_answer
                 run_begins_nothing_after_the_loss
                 check_needs_nobody
@@ -337,6 +334,9 @@ macro_rules! need {
     };
     (Delays) => {
         $crate::Need::Delays
+    };
+    (Downgrade) => {
+        $crate::Need::Downgrade
     };
     (kind $kind:ident) => {
         $crate::Need::Kind($crate::Kind::$kind)

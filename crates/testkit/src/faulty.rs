@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use tenure_core::backend::{BoxFuture, Finding};
 use tenure_core::{
-    Abilities, Ask, Backend, Claim, Error, ErrorKind, Grant, Instant, LockName, Mode, News, Renewal, Result, Sequencer,
-    Standing, Token, View, Wait,
+    Abilities, Ask, Backend, Claim, Error, ErrorKind, Grant, Instant, LockName, News, Renewal, Result, Sequencer, Standing,
+    Token, View, Wait,
 };
 
 /// A backend with faults in front of it.
@@ -35,9 +35,9 @@ pub struct Faults {
     grants_lost: AtomicUsize,
     next_grant_delayed_ns: AtomicU64,
     releases_lost: AtomicUsize,
-    conversions_lost: AtomicUsize,
-    next_conversion_overtaken_by: AtomicUsize,
-    late_conversion: Mutex<Option<LateConversion>>,
+    downgrades_lost: AtomicUsize,
+    next_downgrade_late: AtomicBool,
+    late_downgrade: Mutex<Option<Claim>>,
     news_lost: AtomicBool,
     renew_calls: AtomicUsize,
     renewed_claims: AtomicUsize,
@@ -52,15 +52,6 @@ pub struct Hung {
     pub sent: Instant,
     /// When its caller gave up on it.
     pub dropped: Option<Instant>,
-}
-
-/// A conversion that is still under way, and how many come before it.
-#[derive(Debug)]
-struct LateConversion {
-    claim: Claim,
-    to: Mode,
-    token: Token,
-    overtaken_by: usize,
 }
 
 impl Faults {
@@ -89,23 +80,23 @@ impl Faults {
         self.releases_lost.store(many, SeqCst);
     }
 
-    /// The store handles the next so many conversions, and the answers are lost.
-    pub fn lose_conversions(&self, many: usize) {
-        self.conversions_lost.store(many, SeqCst);
+    /// The store handles the next so many downgrades, and the answers are lost.
+    pub fn lose_downgrades(&self, many: usize) {
+        self.downgrades_lost.store(many, SeqCst);
     }
 
-    /// The next conversion gets no answer, and reaches the store only after so many that follow it.
-    pub fn overtake_next_conversion(&self, by: usize) {
-        self.next_conversion_overtaken_by.store(by, SeqCst);
+    /// The next downgrade gets no answer, and reaches the store only after the next grant.
+    pub fn delay_next_downgrade(&self) {
+        self.next_downgrade_late.store(true, SeqCst);
     }
 
-    /// Whether a conversion is still under way.
-    pub fn conversion_is_under_way(&self) -> bool {
-        self.late_conversion().is_some()
+    /// Whether a downgrade is still under way.
+    pub fn downgrade_is_under_way(&self) -> bool {
+        self.late_downgrade().is_some()
     }
 
-    fn late_conversion(&self) -> MutexGuard<'_, Option<LateConversion>> {
-        self.late_conversion.lock().unwrap_or_else(PoisonError::into_inner)
+    fn late_downgrade(&self) -> MutexGuard<'_, Option<Claim>> {
+        self.late_downgrade.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What the store says on its own account is not heard. Must be set before the client is made to matter.
@@ -164,6 +155,10 @@ impl Backend for Faulty {
     fn acquire<'a>(&'a self, claim: &'a Claim, wait: Wait) -> BoxFuture<'a, Result<Option<Grant>>> {
         Box::pin(async move {
             let answer = self.inner.acquire(claim, wait).await?;
+            let late = if answer.is_some() { self.faults.late_downgrade().take() } else { None };
+            if let Some(late) = late {
+                let _ = self.inner.downgrade(&late).await; // nobody hears the answer
+            }
             if take_one(&self.faults.grants_lost) {
                 return Err(lost("the answer"));
             }
@@ -213,22 +208,14 @@ impl Backend for Faulty {
         self.inner.describe()
     }
 
-    fn convert<'a>(&'a self, claim: &'a Claim, to: Mode, token: Token) -> BoxFuture<'a, Result<Option<Grant>>> {
+    fn downgrade<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<bool>> {
         Box::pin(async move {
-            let overtaken_by = self.faults.next_conversion_overtaken_by.swap(0, SeqCst);
-            if overtaken_by > 0 {
-                *self.faults.late_conversion() = Some(LateConversion { claim: claim.clone(), to, token, overtaken_by });
-                return Err(lost("the conversion"));
+            if self.faults.next_downgrade_late.swap(false, SeqCst) {
+                *self.faults.late_downgrade() = Some(claim.clone());
+                return Err(lost("the downgrade"));
             }
-            let answer = self.inner.convert(claim, to, token).await;
-            let arrives = self.faults.late_conversion().take_if(|late| {
-                late.overtaken_by -= 1;
-                late.overtaken_by == 0
-            });
-            if let Some(late) = arrives {
-                let _ = self.inner.convert(&late.claim, late.to, late.token).await; // nobody hears the answer
-            }
-            if take_one(&self.faults.conversions_lost) { Err(lost("the answer")) } else { answer }
+            let answer = self.inner.downgrade(claim).await;
+            if take_one(&self.faults.downgrades_lost) { Err(lost("the answer")) } else { answer }
         })
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_core::backend::{BoxFuture, Reach};
-use tenure_core::{Backend, Client, ErrorKind, Kind, MIN_TTL, Result, View};
+use tenure_core::{Backend, Client, ErrorKind, Kind, MIN_TTL, Mode, Result, View};
 
 use crate::harness::client_of;
 use crate::history::{History, expect_sound, expect_sound_but_order};
@@ -204,6 +204,8 @@ pub enum Need {
     Cells,
     /// Names that stay closed though nobody holds them.
     Delays,
+    /// Writers that become readers in place.
+    Downgrade,
     /// Other processes.
     Processes,
 }
@@ -233,6 +235,16 @@ impl Need {
             Need::Delays => {
                 let refused = client.mutex("absent").expect("every store has a mutex").lock_delay(MIN_TTL);
                 assert_eq!(refused.expect_err("a store without delays makes none").kind(), ErrorKind::Unsupported);
+                false
+            }
+            Need::Downgrade if abilities.downgrade => true,
+            Need::Downgrade => {
+                if abilities.kinds.contains(&Kind::RwLock) {
+                    let mut held = client.rw_lock("absent").unwrap().write().await.unwrap();
+                    let refused = held.downgrade().await.expect_err("a store without downgrades makes none");
+                    assert_eq!((refused.kind(), held.mode()), (ErrorKind::Unsupported, Mode::Exclusive), "{refused}");
+                    held.release().await.unwrap();
+                }
                 false
             }
             Need::Processes if abilities.reach > Reach::Process => true,

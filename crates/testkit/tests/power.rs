@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tenure_core::backend::{BoxFuture, Finding};
 use tenure_core::{
-    Abilities, Ask, Backend, Claim, ErrorKind, Grant, Kind, LockName, Mode, News, Renewal, Result, Token, View, Wait,
+    Abilities, Ask, Backend, Claim, ErrorKind, Grant, Kind, LockName, News, Renewal, Result, Token, View, Wait,
 };
 use tenure_testkit::suite::boxed::{self, MutexCase};
 use tenure_testkit::{Harness, MemoryHarness, Need, Shape, run, run_as};
@@ -101,8 +101,8 @@ impl<const F: u8> Backend for BrokenBackend<F> {
         self.0.attach(news);
     }
 
-    fn convert<'a>(&'a self, claim: &'a Claim, to: Mode, token: Token) -> BoxFuture<'a, Result<Option<Grant>>> {
-        self.0.convert(claim, to, token)
+    fn downgrade<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<bool>> {
+        self.0.downgrade(claim)
     }
 
     fn view<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<View>> {

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tenure_core::backend::{Abilities, Backend, BoxFuture, Fencing, Finding, Liveness, Reach, Waiting};
 use tenure_core::{
-    Ask, Claim, DEFAULT_TTL, Error, ErrorKind, Grant, Kind, LockName, MIN_TTL, Mode, News, Renewal, Result, Token,
-    Versioned, View, Wait,
+    Ask, Claim, DEFAULT_TTL, Error, ErrorKind, Grant, Kind, LockName, MIN_TTL, News, Renewal, Result, Token, Versioned,
+    View, Wait,
 };
 use tokio::sync::oneshot;
 
@@ -28,6 +28,7 @@ pub const ABILITIES: Abilities = Abilities {
     reach: Reach::Network,
     cells: true,
     delays: false,
+    downgrade: true,
     shortest_ttl: MIN_TTL,
 };
 
@@ -122,8 +123,8 @@ impl Backend for ZooKeeper {
         Box::pin(self.inner.end(claim))
     }
 
-    fn convert<'a>(&'a self, claim: &'a Claim, to: Mode, token: Token) -> BoxFuture<'a, Result<Option<Grant>>> {
-        Box::pin(self.inner.convert(claim, to, token))
+    fn downgrade<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<bool>> {
+        Box::pin(self.inner.downgrade(claim))
     }
 
     fn view<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<View>> {

@@ -8,8 +8,7 @@
 //! else can have been in its way:
 //!
 //! - mutex, fair mutex, election: it was the only one in front. Nobody can come in front later: numbers only rise.
-//! - a reader: it was the only writer in front. A reader in front may become the writer, but only while nobody else is in line,
-//!   and the waiter is.
+//! - a reader: it was the only writer in front. Nobody in front becomes one.
 //! - a writer of an rw lock looks again: the one in front may have gone as a writer and stayed as a reader, which is another node
 //!   at the same place.
 //! - permits look again: it takes a count.
@@ -66,7 +65,7 @@ impl Line {
         self.0.iter().position(|place| place.node == node)
     }
 
-    /// The nodes of a claim: one, or two while its mode is being changed.
+    /// The nodes of a claim: one, and whatever a session before this one has left.
     pub(crate) fn of(&self, key: Key) -> impl Iterator<Item = &Place> {
         self.0.iter().filter(move |place| place.key == key)
     }
@@ -201,14 +200,15 @@ mod tests {
     }
 
     #[test]
-    fn a_writer_that_was_a_reader_keeps_its_place() {
+    fn a_reader_that_was_a_writer_keeps_its_place() {
         let line = line(&[
-            "rw.w-0000000000000001-1-0000000001",
-            "rw.r-0000000000000001-0-0000000001",
             "rw.r-0000000000000002-0-0000000002",
+            "rw.r-0000000000000001-1-0000000001",
+            "rw.w-0000000000000003-0-0000000003",
             "not one of ours",
         ]);
-        assert_eq!(line.0.iter().map(|place| place.generation).collect::<Vec<_>>(), [0, 1, 0]);
-        assert!(matches!(line.standing(2), Standing::Behind { decides: true, .. }));
+        assert_eq!(line.0.iter().map(|place| place.generation).collect::<Vec<_>>(), [1, 0, 0]);
+        assert_eq!((line.standing(0), line.standing(1)), (Standing::Enter, Standing::Enter));
+        assert!(matches!(line.standing(2), Standing::Behind { .. }));
     }
 }

@@ -30,8 +30,6 @@ struct Seen {
     stat: Stat,
     /// It is one of those that are in.
     holds: bool,
-    /// Of a holder: the other nodes of its claim, in order. There is one while its mode is being changed.
-    later: Vec<String>,
 }
 
 impl Seen {
@@ -86,7 +84,7 @@ impl Inner {
                 Ok(Reply::Data(data, stat)) => {
                     let path = format!("{parent}/{}", place.node);
                     let (ticket, holds) = (Ticket::decode(&data), at < holders);
-                    seen.push(Seen { place, path, ticket, stat, holds, later: Vec::new() });
+                    seen.push(Seen { place, path, ticket, stat, holds });
                 }
                 Err(Trouble::Refused(Refusal::NO_NODE)) => {}
                 Err(Trouble::Refused(refusal)) => return Err(refused(refusal, "look at", parent)),
@@ -211,18 +209,8 @@ impl Inner {
         for holder in self.holders(name).await? {
             let (key, mut seen, mut tries) = (holder.place.key, Some(holder), 0);
             while let Some(holder) = seen.take().filter(|holder| only.is_none_or(|only| only == holder.token())) {
-                // What it may be about to become goes first: the hold must not go on as that.
-                let mut had_become = false;
-                for path in holder.later.iter().rev() {
-                    match self.once(Request::Delete { path: path.clone(), version: -1 }).await? {
-                        Ok(_) => had_become = true,
-                        Err(Refusal::NO_NODE) => {}
-                        Err(refusal) => return Err(refused(refusal, "delete", path)),
-                    }
-                }
                 match self.once(Request::Delete { path: holder.path.clone(), version: -1 }).await? {
                     Ok(_) => broken += 1,
-                    Err(Refusal::NO_NODE) if had_become => broken += 1,
                     // It has let go, or it is another node at the same place now.
                     Err(Refusal::NO_NODE) if tries < TRIES => {
                         tries += 1;
@@ -237,14 +225,9 @@ impl Inner {
     }
 
     async fn holders(self: &Arc<Self>, name: &LockName) -> Result<Vec<Seen>> {
-        let (mut holders, others): (Vec<_>, Vec<_>) =
-            self.look(&self.parent(name)?).await?.into_iter().partition(|seen| seen.holds);
-        for holder in &mut holders {
-            let at = |seen: &Seen| (seen.place.key, seen.place.sequence);
-            let is_of_it = |other: &&Seen| at(other) == at(holder);
-            holder.later = others.iter().filter(is_of_it).map(|other| other.path.clone()).collect();
-        }
-        Ok(holders)
+        let mut seen = self.look(&self.parent(name)?).await?;
+        seen.retain(|seen| seen.holds);
+        Ok(seen)
     }
 
     /// Writes once; what had no answer is not tried again.
@@ -283,12 +266,6 @@ fn view_of(name: &LockName, seen: Vec<Seen>) -> View {
         let (token, age) = (seen.token(), seen.age());
         let Seen { place, ticket, holds, .. } = seen;
         let claim = place.key.fingerprint();
-        // While its mode or its session is being changed a claim has two nodes at one place: the older one counts.
-        let is_twice = view.holders.last().is_some_and(|last| last.claim == claim)
-            || view.line.last().is_some_and(|last| last.claim == claim);
-        if is_twice {
-            continue;
-        }
         if holds {
             view.holders.push(Holder {
                 claim,

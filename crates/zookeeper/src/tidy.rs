@@ -31,7 +31,6 @@ pub(crate) async fn tidy(inner: Weak<Inner>) {
         inner.tidy_sessions();
         inner.end_overdue();
         inner.end_abandoned();
-        inner.settle_abandoned();
     }
 }
 

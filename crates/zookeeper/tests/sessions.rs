@@ -9,7 +9,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use raw::Raw;
-use tenure_core::{Backend, Claim, Client, Environment, ErrorKind, Event, Guard, Instant, Kind, Renewal, Wait};
+use tenure_core::{Backend, Claim, Client, Environment, ErrorKind, Event, Instant, Kind, Renewal, Wait};
 use tenure_testkit::servers::zookeeper::{Ensemble, ZooKeeper, ZooKeeperOptions};
 use tenure_testkit::{claim, eventually, eventually_async, in_time};
 
@@ -149,14 +149,6 @@ async fn once<F: Future>(mut future: Pin<&mut F>) -> Option<F::Output> {
     .await
 }
 
-/// Asks for an upgrade, beside another reader, and does not wait for the answer. Where the machine holds this task up it is there at
-/// once: then nothing was dropped, and it is asked for again.
-async fn drop_an_upgrade(held: &mut Guard) {
-    while let Some(answer) = once(pin!(held.try_upgrade())).await {
-        assert!(!answer.unwrap(), "another one reads");
-    }
-}
-
 /// The nodes of readers and of writers of a name.
 fn readers_and_writers(server: &ZooKeeper, path: &str) -> (usize, usize) {
     let mut raw = Raw::connect(server.address());
@@ -166,75 +158,27 @@ fn readers_and_writers(server: &ZooKeeper, path: &str) -> (usize, usize) {
     (count("rw.r-"), count("rw.w-"))
 }
 
-/// A reader asks for the upgrade and does not wait for the answer: nobody waits behind what that has left.
+/// A writer steps down and does not wait to hear of it: it goes on as a reader, by its new node, and that is watched.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_upgrade_that_was_dropped_stands_in_nobodys_way() {
+async fn a_downgrade_that_was_dropped_is_done() {
     let server = ZooKeeper::start(ZooKeeperOptions::new());
     let (one, other) = (open(&server.url()).await, open(&server.url()).await);
-    let mut held = one.rw_lock("x").unwrap().read().await.unwrap();
-    let second = other.rw_lock("x").unwrap().read().await.unwrap();
-    drop_an_upgrade(&mut held).await;
-    drop(one.mutex("y").unwrap().lock().await.unwrap()); // on the same session, and so after it
-    eventually("the writer's node goes", || readers_and_writers(&server, "/tenure/x") == (2, 0)).await;
-    let third = in_time("readers share", other.rw_lock("x").unwrap().read()).await.unwrap();
-    assert_eq!(one.view("x").await.unwrap().holders.len(), 3);
-    assert!(!held.try_upgrade().await.unwrap());
-    second.release().await.unwrap();
-    third.release().await.unwrap();
-    assert!(held.try_upgrade().await.unwrap());
-    held.release().await.unwrap();
-}
-
-/// The same, and somebody takes the reader's node away: the hold is lost, and never a writer's, since another one reads.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_reader_that_is_broken_while_it_asks_for_more_is_no_writer() {
-    let server = ZooKeeper::start(ZooKeeperOptions::new());
-    let (one, other) = (open(&server.url()).await, open(&server.url()).await);
-    for by_hand in [true, false] {
-        let mut held = one.rw_lock("x").unwrap().read().await.unwrap();
-        let mut raw = Raw::connect(server.address());
-        let node = raw.children("/tenure/x").unwrap().pop().unwrap();
-        let second = other.rw_lock("x").unwrap().read().await.unwrap();
-        drop_an_upgrade(&mut held).await;
-        drop(one.mutex("y").unwrap().lock().await.unwrap()); // on the same session, and so after it
-        if by_hand {
-            raw.delete(&format!("/tenure/x/{node}")).unwrap();
-        } else {
-            assert_eq!(other.break_holds("x", Some(held.token())).await.unwrap(), 1);
+    for is_watched in [true, false] {
+        let mut held = one.rw_lock("x").unwrap().write().await.unwrap();
+        if is_watched {
+            eventually("its node is watched", || server.count("zk_watch_count") >= 1).await;
         }
-        in_time("the loss is told", held.lost()).await;
-        assert_ne!(held.try_upgrade().await.ok(), Some(true));
-        eventually("the writer's node goes", || readers_and_writers(&server, "/tenure/x") == (1, 0)).await;
-        second.check().unwrap();
+        if let Some(done) = once(pin!(held.downgrade())).await {
+            done.unwrap(); // the machine held this task up: as good, but nothing was dropped
+        }
+        let second = in_time("readers share", other.rw_lock("x").unwrap().read()).await.unwrap();
+        assert_eq!(readers_and_writers(&server, "/tenure/x"), (2, 0));
+        held.check().unwrap();
+        assert_eq!(one.view("x").await.unwrap().holders[0].token, held.token());
+        assert_eq!(other.break_holds("x", Some(held.token())).await.unwrap(), 1);
+        in_time("the break is told", held.lost()).await;
         second.release().await.unwrap();
     }
-}
-
-/// A reader has become the writer and does not wait to hear of it: it is the writer, for whoever asks.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_upgrade_that_was_done_and_dropped_is_done() {
-    let server = ZooKeeper::start(ZooKeeperOptions::new());
-    let (one, other) = (open(&server.url()).await, open(&server.url()).await);
-    let mut held = one.rw_lock("x").unwrap().read().await.unwrap();
-    let before = held.token();
-    let heard = in_time("it is the writer", async {
-        let mut upgrade = pin!(held.try_upgrade());
-        let mut heard = None;
-        while heard.is_none() && readers_and_writers(&server, "/tenure/x") != (0, 1) {
-            heard = once(upgrade.as_mut()).await;
-            tokio::time::sleep(Duration::from_millis(20)).await; // so that what this has sent is seen before its answer is heard
-        }
-        heard
-    })
-    .await;
-    let is_writer = match heard {
-        Some(heard) => heard.unwrap(), // the server took longer than that: as good, but nothing was dropped
-        None => held.try_upgrade().await.unwrap(),
-    };
-    assert!(is_writer && held.token() > before);
-    assert_eq!(one.view("x").await.unwrap().holders[0].token, held.token());
-    assert!(other.rw_lock("x").unwrap().try_read().await.unwrap().is_none());
-    held.release().await.unwrap();
 }
 
 /// A hold is dropped while the server is away, for longer than anybody tries to end it. Its session outlives that, and so would its

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::tries::Tries;
-use super::{Answer, Desk, Inner, Said};
+use super::{Answer, Desk, Inner};
 use crate::backend::{Abilities, Backend, BoxFuture, Finding};
 use crate::keeper::News;
-use crate::{Ask, Claim, Grant, Instant, LockName, Mode, Renewal, Result, Token, Versioned, View, Wait, margin};
+use crate::{Ask, Claim, Grant, LockName, Renewal, Result, Token, Versioned, View, Wait};
 
 /// How often a watcher looks: the server tells those who hold and wait, not those who only watch.
 const WATCH_EVERY: Duration = Duration::from_millis(75);
@@ -94,24 +94,8 @@ impl<D: Desk> Backend for Lease<D> {
         Box::pin(self.inner.end(claim, claim.min_hold))
     }
 
-    fn convert<'a>(&'a self, claim: &'a Claim, to: Mode, token: Token) -> BoxFuture<'a, Result<Option<Grant>>> {
-        Box::pin(async move {
-            let mut tries = Tries::of(&self.inner.desk);
-            loop {
-                let sent = Instant::now();
-                match tries.limit(self.inner.desk.convert(claim, to, token)).await {
-                    Ok(Said { value, .. }) => {
-                        let grant = |(token, left): (Token, Duration)| Grant {
-                            token,
-                            until: sent + left.saturating_sub(margin(left)),
-                        };
-                        return Ok(value.map(grant));
-                    }
-                    Err(failure) if tries.again(&failure).await => {}
-                    Err(failure) => return Err(failure.error),
-                }
-            }
-        })
+    fn downgrade<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<bool>> {
+        Box::pin(async move { insist!(self, self.inner.desk.downgrade(claim)).map(|said| said.value) })
     }
 
     fn view<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<View>> {

@@ -80,8 +80,8 @@ pub trait Desk: Send + Sync + 'static {
     /// to this client is fetched along.
     fn touch<'a>(&'a self, beat: bool, waiters: &'a [(LockName, ClaimId)]) -> BoxFuture<'a, Answer<Looked>>;
 
-    /// Changes the mode of the hold with this token in place; its token then, and how long it is held from `now` on.
-    fn convert<'a>(&'a self, claim: &'a Claim, to: Mode, token: Token) -> BoxFuture<'a, Answer<Option<(Token, Duration)>>>;
+    /// Makes a reader of the writer that holds an rw lock; `false` if it is not held any more.
+    fn downgrade<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Answer<bool>>;
 
     /// Who holds and who waits.
     fn view<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Answer<View>>;

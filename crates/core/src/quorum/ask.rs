@@ -168,13 +168,13 @@ impl<'a> Round<'a> {
         let given: Vec<(usize, Token)> = good.iter().map(|(node, grant)| (*node, grant.token)).collect();
         let token = keep::token(self.members, given.iter().map(|(_, token)| *token)).expect("a majority granted it");
         if self.members.settings.fencing {
-            raise(self.members, &self.claim, given.clone(), token).await?;
+            raise(self.members, &self.claim, given, token).await?;
         }
         let least = self.claim.ttl.min(self.claim.handover_ttl) / 10;
         if until <= self.members.clock().now() + least {
             return Ok(None); // it took so long that the caller would have no time to do anything, or even to renew
         }
-        self.members.claims.granted(self.claim.id, given, token);
+        self.members.claims.granted(self.claim.id, good.iter().map(|(node, _)| *node));
         self.fill();
         Ok(Some(Grant { token, until }))
     }
@@ -190,8 +190,8 @@ impl<'a> Round<'a> {
         let task = runtime.spawn(async move {
             while !ballot.is_complete() {
                 for (node, answer) in ballot.answers().await {
-                    if let Ok(Some(grant)) = answer {
-                        late_vote(&members, &claim, node, grant.token).await;
+                    if let Ok(Some(_)) = answer {
+                        late_vote(&members, &claim, node).await;
                     }
                 }
             }
@@ -220,9 +220,8 @@ impl<'a> Round<'a> {
 }
 
 /// A node granted it after the majority was complete. As at any grant, one that lost its voice meanwhile has no vote.
-async fn late_vote(members: &Members, claim: &Claim, place: usize, token: Token) {
+async fn late_vote(members: &Members, claim: &Claim, place: usize) {
     let node = &members.nodes[place];
-    members.claims.granted_late(claim.id, place, token);
     // A grant made to a waiter is short; the keeper's next renewal may be far away.
     let renewed = timeout(members.limit(), node.renew(std::slice::from_ref(claim))).await;
     if matches!(renewed.as_deref(), Ok([Ok(Renewal::Held { .. })])) && node.vote().is_ok() {

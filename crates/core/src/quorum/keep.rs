@@ -1,4 +1,4 @@
-//! What happens to a claim that a majority granted: renewal, conversion, and the end.
+//! What happens to a claim that a majority granted: renewal, and the end.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,11 +6,9 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::Members;
-use super::ask::raise;
 use super::ballot::Ballot;
-use super::claims::Converting;
 use crate::backend::ended;
-use crate::{Ask, Claim, ClaimId, Error, ErrorKind, Grant, Instant, Mode, Renewal, Result, Token};
+use crate::{Ask, Claim, ClaimId, Error, ErrorKind, Instant, Renewal, Result, Token};
 
 /// The moment at which the votes that are still good cease to be a majority: `None` if they are none now.
 pub(super) fn until(members: &Members, votes: impl IntoIterator<Item = Instant>) -> Option<Instant> {
@@ -69,7 +67,6 @@ pub(super) async fn renew(members: &Arc<Members>, claims: &[Claim]) -> Vec<Resul
     let clock = members.clock();
     let claims: Arc<[Claim]> = claims.iter().map(|claim| members.claims.latest(claim)).collect();
     let begun = clock.now();
-    let conversions: Vec<u32> = claims.iter().map(|claim| members.claims.conversions(claim.id)).collect();
     let mut ballot = Ballot::of(members.nodes.len(), |node| {
         let (node, claims) = (Arc::clone(&members.nodes[node]), Arc::clone(&claims));
         Box::pin(async move { node.renew(&claims).await })
@@ -84,10 +81,7 @@ pub(super) async fn renew(members: &Arc<Members>, claims: &[Claim]) -> Vec<Resul
         };
         for (node, answers) in answers {
             let mut answers = note(members, &claims, node, answers).into_iter();
-            for (claim, tally) in claims.iter().zip(&mut tallies) {
-                let answer = answers.next();
-                tally.count(node, if members.claims.counts(claim.id, node) { answer } else { Some(Ok(Renewal::Lost)) });
-            }
+            tallies.iter_mut().for_each(|tally| tally.count(node, answers.next()));
         }
         if decide_by == Instant::NEVER && tallies.iter().all(|tally| tally.is_decided(members)) {
             let now = clock.now();
@@ -105,17 +99,7 @@ pub(super) async fn renew(members: &Arc<Members>, claims: &[Claim]) -> Vec<Resul
             }
         }));
     }
-    let still = |claim: &Claim, before: u32| before.is_multiple_of(2) && members.claims.conversions(claim.id) == before;
-    let answers = claims.iter().zip(conversions).zip(tallies);
-    answers
-        .map(|((claim, before), tally)| if still(claim, before) { tally.result(members) } else { Err(converted()) })
-        .collect()
-}
-
-/// What a renewal says that met a conversion on its way: votes for a reader are none for a writer, and it cannot tell which
-/// they were. The conversion has a window of its own.
-fn converted() -> Error {
-    Error::new(ErrorKind::Unavailable, "its mode was changed while it was renewed")
+    tallies.into_iter().map(|tally| tally.result(members)).collect()
 }
 
 /// Notes which of the claims a node holds.
@@ -192,96 +176,6 @@ async fn insist(members: Arc<Members>, node: usize, claim: Arc<Claim>, _forgets:
         members.nap(pause).await;
         // Longer than the limit: nobody waits for it, and a node that is only slow should be able to confirm.
         if let Ok(Ok(())) = timeout(members.limit() * 4, members.nodes[node].release(&claim)).await.map(ended) {
-            return;
-        }
-        pause = (pause * 2).min(Duration::from_secs(1));
-    }
-}
-
-/// Changes the mode at every node at once, if a majority can.
-pub(super) async fn convert(members: &Arc<Members>, claim: &Claim, to: Mode, known: Token) -> Result<Option<Grant>> {
-    let claim = Arc::new(members.claims.latest(claim));
-    if !members.claims.is_convertible(claim.id, to, known) {
-        return Ok(None);
-    }
-    let converting = members.claims.converts(claim.id);
-    let mut grants: Vec<(usize, Grant)> = Vec::new();
-    let (mut refused, mut failures) = (0, Vec::new());
-    for (node, answer) in change(members, &claim, to, converting.turn).await {
-        // A node that may have forgotten other readers cannot say that this one is alone.
-        match answer.and_then(|answer| members.nodes[node].vote().map(|()| answer)) {
-            Ok(Some(grant)) => grants.push((node, grant)),
-            Ok(None) => refused += 1,
-            Err(error) => failures.push((node, error)),
-        }
-    }
-    let Some(until) = until(members, grants.iter().map(|(_, grant)| grant.until)) else {
-        if to == Mode::Exclusive {
-            take_back(members, &claim, converting).await;
-        }
-        let cannot = refused > members.spare() || failures.is_empty();
-        return if cannot { Ok(None) } else { Err(members.too_few(grants.len(), &format!("made it {to}"), failures)) };
-    };
-    let voted = token(members, grants.iter().map(|(_, grant)| grant.token)).expect("a majority changed it");
-    if to == Mode::Exclusive && members.settings.fencing {
-        let given = grants.iter().map(|(node, grant)| (*node, grant.token)).collect();
-        if let Err(error) = raise(members, &claim, given, voted).await {
-            take_back(members, &claim, converting).await;
-            return Err(error);
-        }
-    }
-    let token = members.claims.converted(claim.id, to, grants.iter().map(|(node, _)| *node), voted);
-    Ok(Some(Grant { token, until }))
-}
-
-/// Asks every node to change the mode, and waits for all, or their limit.
-async fn change(members: &Arc<Members>, claim: &Arc<Claim>, to: Mode, turn: u32) -> Vec<(usize, Result<Option<Grant>>)> {
-    let ballot = Ballot::of(members.nodes.len(), |node| {
-        let (members, claim) = (Arc::clone(members), Arc::clone(claim));
-        Box::pin(async move {
-            let answer = timeout(members.limit(), change_at(&members, &claim, node, to, turn)).await;
-            answer.unwrap_or_else(|_| Err(members.no_answer()))
-        })
-    });
-    ballot.all().await
-}
-
-/// Changes the mode at one node, while it is this turn's to do so.
-async fn change_at(members: &Members, claim: &Claim, node: usize, to: Mode, turn: u32) -> Result<Option<Grant>> {
-    let learned = |grant: &Grant| members.claims.learned(claim.id, node, grant.token, turn);
-    let Some(token) = members.claims.token_at(claim.id, node) else { return Ok(None) };
-    let node = &members.nodes[node];
-    let changed = node.convert(claim, to, token).await?;
-    if changed.is_some() || to == Mode::Exclusive {
-        return Ok(changed.filter(learned));
-    }
-    // It may be the writer there, under a token that was never heard. Asked to make it that once more, the node says which.
-    let Some(writer) = node.convert(claim, Mode::Exclusive, token).await?.filter(learned) else { return Ok(None) };
-    node.convert(claim, to, writer.token).await
-}
-
-/// Makes a reader again of what did not become the writer. A node that does not confirm it, where others are kept out
-/// without need, hears it again in the background.
-async fn take_back(members: &Arc<Members>, claim: &Arc<Claim>, converting: Converting<'_>) {
-    let answers = change(members, claim, Mode::Shared, converting.turn).await;
-    let turn = converting.turn + 1;
-    drop(converting);
-    for (node, _) in answers.into_iter().filter(|(_, answer)| answer.is_err()) {
-        if let Some(runtime) = members.runtime() {
-            runtime.spawn(insist_on_reading(Arc::clone(members), node, Arc::clone(claim), turn));
-        }
-    }
-}
-
-/// Tells one node that a claim only reads until it confirms that, the claim is over, or its mode is changed again.
-async fn insist_on_reading(members: Arc<Members>, node: usize, claim: Arc<Claim>, turn: u32) {
-    let mut pause = members.limit();
-    loop {
-        members.nap(pause).await;
-        if members.claims.conversions(claim.id) != turn {
-            return;
-        }
-        if let Ok(Ok(_)) = timeout(members.limit() * 4, change_at(&members, &claim, node, Mode::Shared, turn)).await {
             return;
         }
         pause = (pause * 2).min(Duration::from_secs(1));

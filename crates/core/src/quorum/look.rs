@@ -9,7 +9,7 @@ use tokio::time::timeout;
 use super::ballot::Ballot;
 use super::{Members, Node};
 use crate::backend::{BoxFuture, Finding, Level};
-use crate::{Ask, Error, Fingerprint, Holder, LockName, Mode, Result, Sequencer, Standing, Token, View, Waiter};
+use crate::{Ask, Error, Fingerprint, Holder, LockName, Result, Sequencer, Standing, Token, View, Waiter};
 
 /// Asks every node at once and waits for all, or their limit: a look is not worth more.
 async fn of_all<T: Send + 'static>(
@@ -66,30 +66,20 @@ pub(super) async fn view(members: &Arc<Members>, name: &LockName) -> Result<View
 pub(super) async fn check(members: &Arc<Members>, sequencer: &Sequencer) -> Result<Standing> {
     let views: Vec<View> = views(members, &sequencer.name).await?.into_iter().map(|(_, view)| view).collect();
     let (token, unheard) = (sequencer.token, members.nodes.len() - views.len());
-    let votes = |claim: Fingerprint| -> Vec<(Token, Mode)> {
+    let tokens = |claim: Fingerprint| -> Vec<Token> {
         let votes = views.iter().flat_map(|view| &view.holders).filter(|vote| vote.claim == claim && !vote.closing);
-        votes.map(|vote| (vote.token, vote.mode)).collect()
+        votes.map(|vote| vote.token).collect()
     };
-    let tokens = |claim| votes(claim).into_iter().map(|(token, _)| token).collect::<Vec<Token>>();
     let mut view = merged(members, &sequencer.name, views.clone());
     view.holders.retain(|holder| !holder.closing);
     if let Some(place) = view.holders.iter().position(|holder| tokens(holder.claim).contains(&token)) {
         let meant = Holder { token, ..view.holders.swap_remove(place) };
-        let votes = votes(meant.claim);
-        // A reader became the writer where a majority made it so, whatever the others say; and a writer that became a reader may
-        // be the writer still where that was not heard.
-        let was_downgraded = sequencer.mode == Mode::Shared && meant.mode == Mode::Shared;
-        let fit = votes.iter().filter(|(_, mode)| *mode == sequencer.mode || was_downgraded).count();
-        let decide = |votes: usize| votes < members.majority() && votes + unheard >= members.majority();
-        if fit >= members.majority() {
-            let meant = Holder { mode: sequencer.mode, ..meant };
+        let votes = tokens(meant.claim).len();
+        if votes >= members.majority() {
             return Ok(View { holders: vec![meant], ..view }.standing(sequencer));
         }
-        if decide(fit) || decide(votes.len()) {
+        if votes + unheard >= members.majority() {
             return Ok(Standing::Unknown); // those who do not answer decide it
-        }
-        if votes.len() >= members.majority() {
-            return Ok(View { holders: vec![meant], ..view }.standing(sequencer)); // in another mode
         }
     }
     for holder in &view.holders {
@@ -138,8 +128,6 @@ fn merged(members: &Members, name: &LockName, views: Vec<View>) -> View {
             shown.expires_in = shown.expires_in.max(holder.expires_in);
             shown.closing |= holder.closing;
             shown.asked = shown.asked.take().or(holder.asked);
-            // Where nodes disagree, a conversion did not reach them all; what counts is what a reader may rely on.
-            shown.mode = if holder.mode == Mode::Shared { holder.mode } else { shown.mode };
         }
         for waiter in view.line {
             let seen = claims.entry(waiter.claim).or_default();

@@ -33,23 +33,12 @@
 //!   have forgotten the claim by itself.
 //! - **Votes.** A node that says "not held any more", asked or unasked, is a vote lost and never asked for it again by a
 //!   renewal; the hold is lost when a majority is out of reach, and a node without an answer is neither.
-//! - **Conversions.** To read is less than to write: a downgrade that reached some nodes only leaves the others stricter
-//!   than need be. An upgrade counts at a majority of nodes where the reader was alone; any other reader has a node in
-//!   common with that. From then on only those nodes' votes count, and a renewal that met the upgrade on its way counts for
-//!   nothing. With fewer it is taken back everywhere. An upgrade that arrives late keeps others out for a while, never lets
-//!   them in. A downgrade, or what takes an upgrade back, that arrives late must do nothing, or it would open a node whose
-//!   vote counts for the writer. So each request carries the token that the node itself gave for its vote, the newest that
-//!   is known here, noted before anything is sent that carries it; the node gives a newer one with every upgrade, also where
-//!   the claim is the writer still. Thus whatever token an upgrade's yes has, no downgrade sent before carries it. Where an
-//!   upgrade was not answered, the node may have given a token that is not known here: to take it back, the node is asked
-//!   for the upgrade once more, says with which token it has it, and that is given up. What is left to the background of
-//!   this sends nothing with a token that it learned after the next conversion began. `quorum_upgrade.rs` in the models
-//!   checks it, and finds what happens without the tokens.
 //!
 //! # What it cannot do
 //!
 //! A fair mutex, since nodes may disagree on who came first. A semaphore: of two permits A and B can hold both of one node,
-//! B and C of the next, A and C of the third, and all three have two of three votes. Cells.
+//! B and C of the next, A and C of the third, and all three have two of three votes. Cells. A downgrade: nodes that it did
+//! not reach would go on to keep readers out, and one hold would have two modes.
 //!
 //! # Tokens
 //!
@@ -77,8 +66,8 @@ use crate::backend::{Abilities, Backend, BoxFuture, Fencing, Finding, Level, Liv
 use crate::keeper::{Listener, News};
 use crate::options::within;
 use crate::{
-    Ask, Claim, ClaimId, Clock, Environment, Error, ErrorKind, Grant, Kind, LockName, Mode, Renewal, Result, Sequencer,
-    Standing, Token, View, Wait,
+    Ask, Claim, ClaimId, Clock, Environment, Error, ErrorKind, Grant, Kind, LockName, Renewal, Result, Sequencer, Standing,
+    Token, View, Wait,
 };
 
 /// A store that can be one of several: beside the [`Backend`] contract it has a voice of its own.
@@ -272,6 +261,7 @@ impl Backend for Quorum {
             reach: nodes().map(|node| node.reach).min().expect("there are nodes"),
             cells: false,
             delays: nodes().all(|node| node.delays),
+            downgrade: false,
             shortest_ttl: nodes().map(|node| node.shortest_ttl).max().expect("there are nodes"),
         }
     }
@@ -302,8 +292,8 @@ impl Backend for Quorum {
         Box::pin(keep::release(&self.0, claim))
     }
 
-    fn convert<'a>(&'a self, claim: &'a Claim, to: Mode, token: Token) -> BoxFuture<'a, Result<Option<Grant>>> {
-        Box::pin(keep::convert(&self.0, claim, to, token))
+    fn downgrade<'a>(&'a self, _: &'a Claim) -> BoxFuture<'a, Result<bool>> {
+        Box::pin(async { Err(Error::new(ErrorKind::Unsupported, "a quorum cannot downgrade a write lock")) })
     }
 
     fn view<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<View>> {

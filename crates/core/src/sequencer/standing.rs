@@ -11,7 +11,7 @@ use crate::{Mode, Sequencer, Token, View};
 pub enum Standing {
     /// Its hold is there, in the mode that it says.
     Current,
-    /// Somebody got the name after it, or its own holder got it again with a new token, as by an upgrade.
+    /// Somebody got the name after it.
     Superseded {
         /// The highest token that the store knows of.
         by: Token,

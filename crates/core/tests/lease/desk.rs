@@ -241,6 +241,7 @@ impl Desk for RecordDesk {
             reach: Reach::Process,
             cells: true,
             delays: true,
+            downgrade: true,
             shortest_ttl: MIN_TTL,
         }
     }
@@ -354,10 +355,10 @@ impl Desk for RecordDesk {
         })
     }
 
-    fn convert<'a>(&'a self, claim: &'a Claim, to: Mode, token: Token) -> BoxFuture<'a, Answer<Option<(Token, Duration)>>> {
+    fn downgrade<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Answer<bool>> {
         self.request(move |server, state, at| {
-            let verb = |record: &mut Record, woken: &mut Vec<Wake>| record.convert(claim.id, to, token, at, woken);
-            state.with(server, &claim.name, at, verb).flatten().map(|token| (token, claim.ttl))
+            let verb = |record: &mut Record, woken: &mut Vec<Wake>| record.downgrade(claim.id, at, woken);
+            state.with(server, &claim.name, at, verb).unwrap_or_default()
         })
     }
 

@@ -7,8 +7,7 @@ use tenure_core::backend::{BoxFuture, Finding};
 use tenure_core::memory::Memory;
 use tenure_core::quorum::Node;
 use tenure_core::{
-    Abilities, Ask, Backend, Claim, Error, ErrorKind, Grant, LockName, Mode, News, Renewal, Result, Token, Versioned, View,
-    Wait,
+    Abilities, Ask, Backend, Claim, Error, ErrorKind, Grant, LockName, News, Renewal, Result, Token, Versioned, View, Wait,
 };
 
 /// How a node is cut off.
@@ -123,8 +122,8 @@ impl Backend for FlakyNode {
         Box::pin(self.through(self.inner.release(claim)))
     }
 
-    fn convert<'a>(&'a self, claim: &'a Claim, to: Mode, token: Token) -> BoxFuture<'a, Result<Option<Grant>>> {
-        Box::pin(self.through(self.inner.convert(claim, to, token)))
+    fn downgrade<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<bool>> {
+        Box::pin(self.through(self.inner.downgrade(claim)))
     }
 
     fn view<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<View>> {

@@ -13,14 +13,12 @@ fn a_value_comes_back() {
         lock_delay: Duration::from_millis(7),
         since: 1_700_000_000_000_000,
         shared: false,
-        token: None,
         closing: false,
         asked: None,
     };
     let by = Origin { host: "other".into(), pid: 3 };
     let full = Value {
         shared: true,
-        token: Some(77),
         closing: true,
         asked: Some(Ask { reason: Note::new("deploy  now").unwrap(), by }),
         ..plain.clone()
@@ -33,9 +31,9 @@ fn a_value_comes_back() {
 
 #[test]
 fn anything_can_be_read() {
-    for odd in [&b""[..], b"\xff\xfe", b"note\nclaim\nby\nttl x\nmode\ntoken -\nwhy no\nnew word 7", b"\x07bell"] {
+    for odd in [&b""[..], b"\xff\xfe", b"note\nclaim\nby\nttl x\nmode\nwhy no\nnew word 7", b"\x07bell"] {
         let value = Value::decode(odd);
-        assert!(value.token.is_none() && value.asked.is_none() && !value.closing);
+        assert!(value.asked.is_none() && !value.closing);
     }
     assert_eq!(Value::decode(b"just a note").note.as_str(), "just a note");
 }

@@ -95,27 +95,3 @@ proptest! {
         }
     }
 }
-
-#[test]
-fn a_reader_that_became_the_writer_is_one_claim() {
-    let schema = Schema::new("tenure", Layout::Tenure);
-    let kv = |key: &str, create, modified| KeyValue {
-        key: key.as_bytes().to_vec(),
-        create_revision: create,
-        mod_revision: modified,
-        ..Default::default()
-    };
-    let claim = "0123456789abcdef0123456789abcdef";
-    let waiter = "ff23456789abcdef0123456789abcdef";
-    let tickets = line(
-        &schema,
-        vec![
-            kv(&format!("tenure/lock/x rw-lock/r/{claim}"), 5, 5),
-            kv(&format!("tenure/lock/x rw-lock/x/{waiter}"), 6, 6),
-            kv(&format!("tenure/lock/x rw-lock/x/{claim}~"), 9, 9),
-        ],
-    );
-    let [writer, waits] = &tickets[..] else { panic!("{tickets:?}") };
-    assert!(writer.holds && writer.mode == Mode::Exclusive && writer.token() == Token::new(9));
-    assert!(!waits.holds);
-}

@@ -76,7 +76,7 @@ fn keys_come_back() {
     for (kind, mode) in shapes {
         let claim = claim("x /mutex/x/", kind, mode);
         let parsed = schema.parse(&schema.key(&claim, SEAT, 7)).unwrap();
-        assert_eq!((parsed.name, parsed.kind, parsed.mode, parsed.beside), (claim.name.clone(), kind, mode, false));
+        assert_eq!((parsed.name, parsed.kind, parsed.mode), (claim.name.clone(), kind, mode));
         let place = schema.place(&claim.name, kind, mode);
         let key = schema.key(&claim, SEAT, 7);
         assert!(place.kind.from <= key && key < place.kind.to);
@@ -85,9 +85,6 @@ fn keys_come_back() {
             assert!(key < other.from || key >= other.to);
         }
     }
-    let reader = claim("x", Kind::RwLock, Mode::Shared);
-    let beside = schema.parse(&schema.beside(&reader.name, &schema.key(&reader, SEAT, 7))).unwrap();
-    assert!(beside.seat == SEAT.to_string() && beside.beside && beside.mode == Mode::Exclusive);
     for foreign in ["a/b/lock/x", "a/b/lock/x mutex/x", "a/b/lock/x other/x/1", "a/b/cell/x ", "c", "a/b/lock/!7 mutex/x/1"]
     {
         assert_eq!(schema.parse(foreign.as_bytes()), None, "{foreign}");

@@ -54,12 +54,7 @@ pub(super) enum Step {
         alive: Option<Duration>,
         whom: Vec<Who>,
     },
-    /// `known`: with the token that the hold has now.
-    Convert {
-        who: Who,
-        to: Mode,
-        known: bool,
-    },
+    Downgrade(Who),
     Request {
         name: usize,
     },
@@ -109,7 +104,6 @@ fn shape() -> impl Strategy<Value = Shape> {
 fn step() -> impl Strategy<Value = Step> {
     let claim = || 0..CLAIMS;
     let whom = || prop::collection::vec(who(), 1..4);
-    let to = prop_oneof![3 => Just(Mode::Shared), 3 => Just(Mode::Exclusive), 1 => Just(permits(1, 3))];
     let queue = prop_oneof![2 => Just(None), 2 => brief().prop_map(Some), 3 => millis(5_000..9_000).prop_map(Some)];
     let ask = (claim(), prop::bool::weighted(0.55), queue, prop::bool::weighted(0.03), any::<bool>())
         .prop_map(|(claim, fresh, queue, late, short)| Asks { claim, fresh, queue, late, short });
@@ -121,7 +115,7 @@ fn step() -> impl Strategy<Value = Step> {
         8 => whom().prop_map(Step::Renew),
         6 => (0..CLIENTS, prop::option::weighted(0.4, brief()), prop::collection::vec(who(), 0..4))
             .prop_map(|(client, alive, whom)| Step::Touch { client, alive, whom }),
-        5 => (who(), to, prop::bool::weighted(0.8)).prop_map(|(who, to, known)| Step::Convert { who, to, known }),
+        5 => who().prop_map(Step::Downgrade),
         4 => (0..NAMES).prop_map(|name| Step::Request { name }),
         3 => (0..NAMES, prop::option::of(claim())).prop_map(|(name, only)| Step::Break { name, only }),
         2 => (0..NAMES, any::<bool>(), any::<Option<u8>>())

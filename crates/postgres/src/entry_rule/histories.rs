@@ -54,12 +54,7 @@ pub(super) enum Step {
         client: ClientKey,
         beat: Option<Duration>,
     },
-    /// `known`: with the token that the hold has now.
-    Convert {
-        who: Who,
-        to: Mode,
-        known: bool,
-    },
+    Downgrade(Who),
     Request {
         name: usize,
     },
@@ -108,7 +103,6 @@ fn step() -> impl Strategy<Value = Step> {
     let claim = || 0..CLAIMS;
     let claims = prop_oneof![4 => prop::collection::vec(claim(), 1), 1 => prop::collection::vec(claim(), 2..5)];
     let whom = || prop::collection::vec(who(), 1..4);
-    let to = prop_oneof![3 => Just(Mode::Shared), 3 => Just(Mode::Exclusive), 1 => Just(permits(1, 3))];
     let queue = prop_oneof![2 => Just(None), 2 => brief().prop_map(Some), 3 => millis(5_000..9_000).prop_map(Some)];
     let min_hold = maybe(prop_oneof![millis(1..8), millis(2_000..3_000)]);
     prop_oneof![
@@ -119,7 +113,7 @@ fn step() -> impl Strategy<Value = Step> {
         4 => whom().prop_map(Step::Renew),
         7 => (whom(), 0..CLIENTS, prop::option::of(brief()))
             .prop_map(|(whom, client, beat)| Step::Touch { whom, client, beat }),
-        5 => (who(), to, prop::bool::weighted(0.8)).prop_map(|(who, to, known)| Step::Convert { who, to, known }),
+        5 => who().prop_map(Step::Downgrade),
         4 => (0..NAMES).prop_map(|name| Step::Request { name }),
         3 => (0..NAMES, prop::option::of(claim())).prop_map(|(name, only)| Step::Break { name, only }),
         2 => (0..NAMES, any::<bool>(), any::<Option<u8>>())

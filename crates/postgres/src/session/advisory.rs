@@ -26,7 +26,7 @@ pub(super) struct Statements {
     hide: String,
     unlock: String,
     give_up: String,
-    convert: String,
+    downgrade: String,
     show: String,
     ping: String,
     begin: String,
@@ -45,7 +45,7 @@ impl Statements {
             hide: layout.fill("DELETE FROM {session} WHERE pid = pg_backend_pid() AND id = $1"),
             unlock: layout.fill("SELECT {session_unlock}($1, $2, $3, $4, $5)"),
             give_up: layout.fill("SELECT {session_give_up}($1, $2, $3)"),
-            convert: layout.fill("SELECT {session_convert}($1, $2, $3, $4, $5, $6)"),
+            downgrade: layout.fill("SELECT {session_downgrade}($1, $2, $3)"),
             // Those that are shown as waiting have a row already.
             show: layout.fill(
                 "WITH holds AS MATERIALIZED ( \
@@ -234,26 +234,11 @@ impl Advisory {
         self.run(&self.statements.give_up, &params, "giving up a lock").await.map(drop)
     }
 
-    /// Changes the mode of a hold, with a new token if it becomes exclusive or is so already. `None` if it cannot be had now.
-    pub(super) async fn convert(&self, claim: &Claim, held: Held, to: Mode) -> Answer<Option<Token>> {
+    /// Makes a reader of the writer of an rw lock, with the same token.
+    pub(super) async fn downgrade(&self, claim: &Claim, held: Held) -> Answer<()> {
         let (name, id) = (claim.name.as_str(), &claim.id.as_bytes()[..]);
-        let (was_shared, be_shared) = (held.mode == Mode::Shared, to == Mode::Shared);
-        let token = held.token.get() as i64;
-        let params = [
-            (&name as &(dyn ToSql + Sync), Type::TEXT),
-            (&id, Type::BYTEA),
-            (&was_shared, Type::BOOL),
-            (&be_shared, Type::BOOL),
-            (&token, Type::INT8),
-            (&held.shown, Type::BOOL),
-        ];
-        let rows = self.run(&self.statements.convert, &params, "changing a lock's mode").await?;
-        let token: Option<i64> = rows
-            .first()
-            .ok_or_else(|| garbled("changing a lock's mode"))?
-            .try_get(0)
-            .map_err(|error| self.wire.failed(error, "changing a lock's mode"))?;
-        Ok(token.map(|token| Token::new(token as u64)))
+        let params = [(&name as &(dyn ToSql + Sync), Type::TEXT), (&id, Type::BYTEA), (&held.shown, Type::BOOL)];
+        self.run(&self.statements.downgrade, &params, "downgrading a lock").await.map(drop)
     }
 
     /// Shows holds to others, of which some may be shown as waiting.

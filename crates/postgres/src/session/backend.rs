@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tenure_core::backend::{Abilities, Backend, BoxFuture, Finding};
 use tenure_core::lease::{Fate, Tries};
-use tenure_core::{Ask, Claim, Grant, LockName, Mode, News, Renewal, Result, Token, Versioned, View, Wait};
+use tenure_core::{Ask, Claim, Grant, LockName, News, Renewal, Result, Token, Versioned, View, Wait};
 
 use super::server::PostgresServer;
 use super::{Answer, Inner, SESSION_ABILITIES};
@@ -91,8 +91,8 @@ impl Backend for Sessions {
         Box::pin(self.inner.end(claim))
     }
 
-    fn convert<'a>(&'a self, claim: &'a Claim, to: Mode, token: Token) -> BoxFuture<'a, Result<Option<Grant>>> {
-        Box::pin(self.inner.convert(claim, to, token))
+    fn downgrade<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<bool>> {
+        Box::pin(self.inner.downgrade(claim))
     }
 
     fn view<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<View>> {

@@ -12,7 +12,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::{Claim, ClaimId, Grant, Instant, Mode, Result, Token};
+use tenure_core::{Claim, ClaimId, Instant, Mode, Result};
 use tokio::time::timeout;
 
 use super::book::{Seat, Shown, Stage};
@@ -134,19 +134,19 @@ impl Inner {
         }
     }
 
-    /// Changes the mode of a hold, as [`Record::convert`](tenure_core::record::Record::convert) does.
+    /// Makes a reader of a writer, as [`Record::downgrade`](tenure_core::record::Record::downgrade) does.
     ///
     /// # Cancel safety
-    /// Dropped, the mode may be changed or not.
-    pub(super) async fn convert(self: &Arc<Self>, claim: &Claim, to: Mode, known: Token) -> Result<Option<Grant>> {
-        let Some(seat) = self.book().entry(claim.id).map(|entry| Arc::clone(&entry.seat)) else { return Ok(None) };
+    /// Dropped, it is done all the same.
+    pub(super) async fn downgrade(self: &Arc<Self>, claim: &Claim) -> Result<bool> {
+        let Some(seat) = self.book().entry(claim.id).map(|entry| Arc::clone(&entry.seat)) else { return Ok(false) };
         let pen = Arc::clone(&seat.pen).lock_owned().await;
         let held = {
             let mut book = self.book();
-            let Some(entry) = book.entry(claim.id) else { return Ok(None) };
-            let Stage::Held { token, mode, since, shown, .. } = entry.stage else { return Ok(None) };
-            if mode != to && token != known {
-                return Ok(None);
+            let Some(entry) = book.entry(claim.id) else { return Ok(false) };
+            let Stage::Held { token, mode, since, shown, .. } = entry.stage else { return Ok(false) };
+            if mode == Mode::Shared {
+                return Ok(true); // nobody waited for the answer to the first time
             }
             entry.stage = Stage::Changing;
             Held { token, mode, age: Instant::now().since(since), shown: shown.is_something() }
@@ -154,7 +154,7 @@ impl Inner {
         let (inner, claim) = (Arc::clone(self), claim.clone());
         let changing = async move {
             let _pen = pen;
-            inner.change(&claim, &seat, held, to, held.token == known).await
+            inner.make_reader(&claim, &seat, held).await
         };
         match self.home() {
             Some(home) => home.spawn(changing).await.unwrap_or_else(|_| Err(self.silent().error)),
@@ -163,47 +163,22 @@ impl Inner {
     }
 
     /// For whoever has the pen: does it, and writes down what came of it.
-    async fn change(
-        self: Arc<Self>,
-        claim: &Claim,
-        seat: &Arc<Seat>,
-        held: Held,
-        to: Mode,
-        is_of_this_hold: bool,
-    ) -> Result<Option<Grant>> {
-        let since = Instant::now() - held.age;
-        let sent = Instant::now();
-        let changing = async {
-            if is_of_this_hold && (held.mode != to || to == Mode::Exclusive) {
-                return seat.session.convert(claim, held, to).await;
-            }
-            seat.session.ping().await.map(|mail| {
-                self.deliver(mail);
-                Some(held.token) // the answer to the first time was lost
-            })
-        };
+    async fn make_reader(self: Arc<Self>, claim: &Claim, seat: &Arc<Seat>, held: Held) -> Result<bool> {
+        let (since, sent) = (Instant::now() - held.age, Instant::now());
+        let changing = seat.session.downgrade(claim, held);
         let changed = timeout(self.answer_limit(), changing).await.unwrap_or_else(|_| Err(self.silent()));
-        let stage = |token, mode, expires| {
-            // Others may see it as it was before, or not as a hold at all: it is shown anew.
-            Stage::Held { token, mode, since, expires, shown: Shown::anew(held.shown, sent) }
-        };
-        let (stage, answer) = match changed {
-            Ok(Some(token)) => {
-                let grant = Grant { token, until: claim.window(sent) };
-                (stage(token, to, sent + claim.ttl), Ok(Some(grant)))
-            }
-            Ok(None) => (stage(held.token, held.mode, sent + claim.ttl), Ok(None)),
-            Err(failure) => {
-                // Nobody knows in which mode it is held: it may be less than its holder believes.
-                self.shut(seat);
-                return Err(failure.error);
-            }
-        };
+        if let Err(failure) = changed {
+            // Nobody knows in which mode it is held: it may be less than its holder believes.
+            self.shut(seat);
+            return Err(failure.error);
+        }
         if let Some(entry) = self.book().entry(claim.id) {
-            entry.stage = stage;
+            // Others may see it as it was before, or not as a hold at all: it is shown anew.
+            let (expires, shown) = (sent + claim.ttl, Shown::anew(held.shown, sent));
+            entry.stage = Stage::Held { token: held.token, mode: Mode::Shared, since, expires, shown };
         }
         self.plan_for(sent);
-        answer
+        Ok(true)
     }
 
     /// Hears what others had to say.

@@ -75,6 +75,7 @@ pub const SESSION_ABILITIES: Abilities = Abilities {
     reach: Reach::Network,
     cells: true,
     delays: false,
+    downgrade: true,
     shortest_ttl: MIN_TTL,
 };
 

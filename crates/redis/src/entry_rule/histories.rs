@@ -48,12 +48,7 @@ pub(super) enum Step {
     },
     Renew(Vec<Who>),
     Touch(Vec<Who>, Duration),
-    /// `known`: with the token that the hold has now.
-    Convert {
-        who: Who,
-        to: Mode,
-        known: bool,
-    },
+    Downgrade(Who),
     Request {
         name: usize,
     },
@@ -101,7 +96,6 @@ fn shape() -> impl Strategy<Value = Shape> {
 fn step() -> impl Strategy<Value = Step> {
     let claim = || 0..CLAIMS;
     let whom = || prop::collection::vec(who(), 1..4);
-    let to = prop_oneof![3 => Just(Mode::Shared), 3 => Just(Mode::Exclusive), 1 => Just(permits(1, 3))];
     let queue = prop_oneof![2 => Just(None), 2 => brief().prop_map(Some), 3 => millis(5_000..9_000).prop_map(Some)];
     let min_hold = maybe(prop_oneof![millis(1..8), millis(2_000..3_000)]);
     prop_oneof![
@@ -111,7 +105,7 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(who, min_hold, mark)| Step::End { who, min_hold, mark }),
         4 => whom().prop_map(Step::Renew),
         5 => (whom(), brief()).prop_map(|(whom, alive)| Step::Touch(whom, alive)),
-        5 => (who(), to, prop::bool::weighted(0.8)).prop_map(|(who, to, known)| Step::Convert { who, to, known }),
+        5 => who().prop_map(Step::Downgrade),
         4 => (0..NAMES).prop_map(|name| Step::Request { name }),
         3 => (0..NAMES, prop::option::of(claim())).prop_map(|(name, only)| Step::Break { name, only }),
         2 => (0..NAMES, any::<bool>(), any::<Option<u8>>())

@@ -60,9 +60,8 @@ fn holds(history: &History) -> Vec<Hold> {
                 let pieces = vec![Piece { from: *at, to: until, mode, token }];
                 holds.insert(hold, Hold { number: hold, who, name, asked, pieces, to: until, told: None, lost: false });
             }
-            // From the moment a writer steps down it may not rely on being alone; a reader is the writer once told so.
-            Event::StepsDown { hold } => split(&mut holds, hold, *at, Mode::Shared, None),
-            Event::Became { hold, mode, token } => split(&mut holds, hold, *at, mode, Some(token)),
+            // From the moment a writer steps down it may not rely on being alone.
+            Event::StepsDown { hold } => steps_down(&mut holds, hold, *at),
             Event::SawLoss { hold, until, listened } => {
                 if let Some(hold) = holds.get_mut(&hold) {
                     hold.told = Some((*at, until.max(listened)));
@@ -81,12 +80,12 @@ fn holds(history: &History) -> Vec<Hold> {
     holds.into_values().collect()
 }
 
-fn split(holds: &mut BTreeMap<HoldIx, Hold>, hold: HoldIx, at: Instant, mode: Mode, token: Option<Token>) {
+fn steps_down(holds: &mut BTreeMap<HoldIx, Hold>, hold: HoldIx, at: Instant) {
     let Some(Hold { pieces, .. }) = holds.get_mut(&hold) else { return };
     let last = pieces.last_mut().expect("never empty");
-    let token = token.unwrap_or(last.token);
     last.to = last.to.min(at);
-    pieces.push(Piece { from: at, to: Instant::NEVER, mode, token });
+    let token = last.token;
+    pieces.push(Piece { from: at, to: Instant::NEVER, mode: Mode::Shared, token });
 }
 
 fn windows(holds: &[Hold], grants: &Grants, violations: &mut Vec<String>) {

@@ -2,11 +2,10 @@
 //!
 //! - P2: tokens rise with every grant of a name, through everything, also a restart that forgot all.
 //! - P1 from both sides: no guard is trusted for longer than the store keeps its hold, and none is lost before it must be.
-//! - P4: only a live hold is renewed or converted, and a live hold is not refused.
+//! - P4: only a live hold is renewed or downgraded, and a live hold is not refused.
 //! - P5: whoever asked first is let in first, except on a plain mutex, unless it ended or fell silent.
 //! - P6: nobody is left waiting or turned away who could have been let in at that moment.
-//! - P15: however often and late a request arrives, a claim has one place, and none once it has ended; and a conversion
-//!   changes only the hold that it was made for.
+//! - P15: however often and late a request arrives, a claim has one place, and none once it has ended.
 //! - P1, P9, P10 as the store sees them: whoever is let in may be inside together with everybody who is.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -73,7 +72,7 @@ impl Replay {
             Event::Forgot { claim, name } => self.forgot(at, claim, name),
             Event::Renewed { claim, name, held } => self.renewed(at, claim, name, held),
             Event::Ends { claim, name, min_hold } => self.ends(at, claim, name, min_hold),
-            Event::Converted { claim, name, known, to, token } => self.converted(at, claim, name, known, to, token),
+            Event::Downgraded { claim, name, held } => self.downgraded(at, claim, name, held),
             Event::Has { hold, name, token, until, .. } => {
                 self.holds.insert(hold, (name, token));
                 self.trusts(at, hold, until);
@@ -239,28 +238,14 @@ impl Replay {
         }
     }
 
-    fn converted(&mut self, at: Instant, claim: ClaimIx, name: NameIx, known: Token, to: Mode, token: Option<Token>) {
+    fn downgraded(&mut self, at: Instant, claim: ClaimIx, name: NameIx, held: bool) {
         self.sweep(at, name);
-        let Some(token) = token else { return };
-        let others = self.line(name).iter().filter(|place| place.claim != claim && place.inside_until.is_some()).count();
-        let Some(place) = self.place(name, claim).filter(|place| place.inside_until.is_some() && !place.closing) else {
-            return self.complain(at, format!("P4: claim {claim} is not held, and was converted"));
-        };
-        let (had, mode) = (place.token, place.mode);
-        place.mode = to;
-        place.token = token;
-        place.inside_until = Some(at + place.terms.ttl + place.terms.lock_delay);
-        if token != had {
-            self.token(at, name, token);
-        }
-        if (mode, to) == (Mode::Shared, Mode::Exclusive) && others > 0 {
-            self.complain(at, format!("P9: claim {claim} became the writer with {others} others inside"));
-        }
-        if mode != to && had != known {
-            self.complain(at, format!("P15: claim {claim} has token {had}, and was converted as one with token {known}"));
-        }
-        if to == Mode::Exclusive && token == known {
-            self.complain(at, format!("P15: claim {claim} became the writer, and kept its token"));
+        let place = self.place(name, claim).filter(|place| place.inside_until.is_some() && !place.closing);
+        match (place, held) {
+            (Some(place), true) => place.mode = Mode::Shared,
+            (None, true) => self.complain(at, format!("P4: claim {claim} is not held, and was downgraded")),
+            (Some(_), false) => self.complain(at, format!("P4: claim {claim} is held, and was not downgraded")),
+            (None, false) => {}
         }
     }
 

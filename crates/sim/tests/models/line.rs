@@ -1,4 +1,4 @@
-//! Core's real [`Record`] under every interleaving of asking, ending, expiring, renewing, converting and being heard of,
+//! Core's real [`Record`] under every interleaving of asking, ending, expiring, renewing, downgrading and being heard of,
 //! in steps of a clock that anybody may sleep through.
 
 use std::hash::{Hash, Hasher};
@@ -13,9 +13,6 @@ const TTL: u64 = 2;
 /// How long a waiter may be silent.
 const ALIVE: u64 = 2;
 
-/// How many grants there are in one world.
-const MOST_GRANTS: u64 = 6;
-
 /// Which rule is taken away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sabotage {
@@ -28,8 +25,8 @@ enum Sabotage {
     RenewsTheExpired,
     /// Tokens start over when the record is idle.
     TokensStartOver,
-    /// An upgrade does not look who else is inside.
-    UpgradesInCompany,
+    /// A downgrade lets nobody in.
+    DowngradeLetsNobodyIn,
     /// A release does not let the next one in.
     NoHandover,
 }
@@ -79,7 +76,7 @@ enum Step {
     Touch(usize),
     Renew(usize),
     End(usize),
-    Convert(usize, Mode),
+    Downgrade(usize),
 }
 
 fn id(claim: usize) -> ClaimId {
@@ -189,7 +186,7 @@ impl Model for Line {
                 steps.push(Step::End(claim));
             }
             if self.kind == Kind::RwLock && known.is_some() {
-                steps.extend([Step::Convert(claim, Mode::Shared), Step::Convert(claim, Mode::Exclusive)]);
+                steps.push(Step::Downgrade(claim));
             }
         }
     }
@@ -244,16 +241,13 @@ impl Model for Line {
                     next.record.end(id(claim), Duration::ZERO, at, &mut woken);
                 }
             }
-            Step::Convert(claim, to) => {
-                let in_company = self.sabotage == Sabotage::UpgradesInCompany && to == Mode::Exclusive;
-                let ticket = next.record.line.iter().find(|ticket| ticket.id == id(claim))?;
-                let Stage::Held { token, .. } = ticket.stage else { return None };
-                let converted = next.record.convert(id(claim), to, token, at, &mut woken);
-                let holds = next.inside().iter().any(|(inside, _)| *inside == id(claim));
-                if converted.is_some() {
-                    next.trusted[claim] = before.now + TTL;
-                } else if in_company && holds {
-                    next.record.line.iter_mut().find(|ticket| ticket.id == id(claim))?.mode = to;
+            Step::Downgrade(claim) => {
+                let ticket = next.record.line.iter_mut().find(|ticket| ticket.id == id(claim))?;
+                let Stage::Held { .. } = ticket.stage else { return None };
+                if self.sabotage == Sabotage::DowngradeLetsNobodyIn {
+                    ticket.mode = Mode::Shared;
+                } else {
+                    next.record.downgrade(id(claim), at, &mut woken);
                 }
             }
         }
@@ -270,11 +264,6 @@ impl Model for Line {
             next.queue.iter().copied().filter(|claim| next.record.line.iter().any(|t| t.id == id(*claim))).collect();
         next.queue = waits; // whoever was forgotten has no place any more
         Some(next)
-    }
-
-    /// A reader and writer in one could convert for ever, each time with a higher token.
-    fn within_boundary(&self, state: &State) -> bool {
-        state.record.last.get() <= MOST_GRANTS
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
@@ -340,7 +329,7 @@ fn the_record_keeps_its_rules_in_every_interleaving() {
 #[test]
 fn every_rule_is_needed() {
     use Mode::{Exclusive, Shared};
-    let (wrong, together) = ("nothing went wrong on the way", "whoever is inside may be inside together");
+    let wrong = "nothing went wrong on the way";
     let fair: (Kind, &[Mode]) = (Kind::FairMutex, &[Exclusive, Exclusive, Exclusive]);
     let cases = [
         (Sabotage::NoTombstones, fair, wrong),
@@ -348,7 +337,7 @@ fn every_rule_is_needed() {
         (Sabotage::TokensStartOver, fair, wrong),
         (Sabotage::RenewsTheExpired, fair, "whoever is trusted is inside"),
         (Sabotage::NoHandover, fair, "nobody waits who could enter"),
-        (Sabotage::UpgradesInCompany, (Kind::RwLock, &[Shared, Shared][..]), together),
+        (Sabotage::DowngradeLetsNobodyIn, (Kind::RwLock, &[Exclusive, Shared][..]), "nobody waits who could enter"),
     ];
     for (sabotage, (kind, modes), property) in cases {
         let checked = check(kind, modes, 3, sabotage);

@@ -23,7 +23,7 @@ pub struct Hold {
     pub gone: Option<u64>,
     /// The fencing number it was granted with.
     pub token: u64,
-    /// What it was held as: one piece, or several where it was converted. Pieces follow each other without a gap.
+    /// What it was held as: one piece, or two where it was downgraded, which follow each other without a gap.
     pub segments: Vec<Segment>,
 }
 
@@ -36,8 +36,6 @@ pub struct Segment {
     pub to: u64,
     /// The mode.
     pub mode: Mode,
-    /// The fencing number in it.
-    pub token: u64,
 }
 
 /// All holds of a name, by when they were learned of.
@@ -70,17 +68,14 @@ fn hold(claim: u64, events: &[&Event], last_seen: &HashMap<u32, u64>) -> Option<
     let gone = events.iter().find(|event| event.op == Op::Release && event.phase != Phase::Invoke).map(|event| event.t);
     let silent = || last_seen.get(&granted.process).copied().unwrap_or(granted.t) + 1; // it did trust at that moment
     let to = let_go.map_or_else(silent, |event| event.t).min(until).max(granted.t);
-    let mut segments = vec![Segment { from: granted.t, to, mode: granted.mode, token }];
-    for event in events.iter().filter(|event| event.op == Op::Convert && event.t <= to) {
-        let last = segments.last_mut().expect("never empty");
-        let at = match (event.phase, last.mode, event.mode) {
-            // From the moment a writer steps down it may not rely on being alone; a reader is writer once it was told so.
-            (Phase::Invoke, Mode::Exclusive, Mode::Shared) | (Phase::Ok, Mode::Shared, Mode::Exclusive) => event.t,
-            _ => continue,
-        };
-        last.to = at;
-        let token = event.token.unwrap_or(last.token);
-        segments.push(Segment { from: at, to, mode: event.mode, token });
+    let mut segments = vec![Segment { from: granted.t, to, mode: granted.mode }];
+    // From the moment a writer steps down it may not rely on being alone.
+    let steps_down = |event: &&&Event| (event.op, event.phase) == (Op::Downgrade, Phase::Invoke) && event.t <= to;
+    if let Some(event) = events.iter().find(steps_down)
+        && granted.mode == Mode::Exclusive
+    {
+        segments[0].to = event.t;
+        segments.push(Segment { from: event.t, to, mode: Mode::Shared });
     }
     Some(Hold { claim, kind: granted.kind, owner: granted.owner, invoked, from: granted.t, to, gone, token, segments })
 }
@@ -124,19 +119,17 @@ mod tests {
     }
 
     #[test]
-    fn a_conversion_splits_the_hold() {
-        let down = |t, phase| event(t, Op::Convert, phase).mode(Mode::Shared);
-        let up = |t, phase| event(t, Op::Convert, phase).token(11);
+    fn a_downgrade_splits_the_hold() {
+        let down = |t, phase| event(t, Op::Downgrade, phase).mode(Mode::Shared);
         let steps = vec![
             down(10, Phase::Invoke),
-            down(12, Phase::Ok),
-            up(20, Phase::Invoke),
-            up(22, Phase::Ok),
+            down(12, Phase::Unknown),
+            down(14, Phase::Invoke),
+            down(15, Phase::Ok),
             event(30, Op::Release, Phase::Invoke),
         ];
         let pieces: Vec<_> =
-            only([granted(), steps].concat()).segments.into_iter().map(|s| (s.from, s.to, s.mode, s.token)).collect();
-        let expected = [(2, 10, Mode::Exclusive, 9), (10, 22, Mode::Shared, 9), (22, 30, Mode::Exclusive, 11)];
-        assert_eq!(pieces, expected);
+            only([granted(), steps].concat()).segments.into_iter().map(|s| (s.from, s.to, s.mode)).collect();
+        assert_eq!(pieces, [(2, 10, Mode::Exclusive), (10, 30, Mode::Shared)]);
     }
 }

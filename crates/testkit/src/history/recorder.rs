@@ -101,14 +101,10 @@ impl Task {
         self.write(Op::Acquire, Phase::Ok, Some(until));
     }
 
-    /// Records a conversion: before it with [`Phase::Invoke`], after it with what came of it.
-    pub fn converts(&mut self, to: Mode, phase: Phase, token: u64, until: Instant) {
-        let before = std::mem::replace(&mut self.event.mode, to);
-        self.event.token = Some(token);
-        self.write(Op::Convert, phase, Some(until));
-        if phase != Phase::Ok {
-            self.event.mode = before;
-        }
+    /// Records a downgrade: before it with [`Phase::Invoke`], after it with what came of it.
+    pub fn downgrades(&mut self, phase: Phase, until: Instant) {
+        self.event.mode = Mode::Shared;
+        self.write(Op::Downgrade, phase, Some(until));
     }
 
     /// Records something else about the ask under way.

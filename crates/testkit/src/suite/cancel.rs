@@ -130,19 +130,11 @@ pub async fn release(scene: &Scene) {
     .await;
 }
 
-/// A conversion that is dropped under way leaves one hold, in one mode or the other, that ends with its guard.
-pub async fn convert(scene: &Scene) {
-    at_every_poll(scene, async |clients: &[Client; 2], round| {
-        let lock = clients[1].rw_lock("x").unwrap().ttl(LONG).unwrap();
-        let mut held = if round % 2 == 0 { lock.write().await.unwrap() } else { lock.read().await.unwrap() };
-        async move {
-            if round % 2 == 0 {
-                held.downgrade().await
-            } else {
-                assert!(held.try_upgrade().await?, "it is alone");
-                Ok(())
-            }
-        }
+/// A downgrade that is dropped under way leaves one hold, in one mode or the other, that ends with its guard.
+pub async fn downgrade(scene: &Scene) {
+    at_every_poll(scene, async |clients: &[Client; 2], _| {
+        let mut held = clients[1].rw_lock("x").unwrap().ttl(LONG).unwrap().write().await.unwrap();
+        async move { held.downgrade().await }
     })
     .await;
 }

@@ -273,8 +273,7 @@ pub async fn every_future_can_be_spawned(scene: &Scene) {
     let client = scene.client().await;
     let mut held = sendable(client.rw_lock("x").unwrap().write()).await.unwrap();
     sendable(held.run(async {})).await.unwrap();
-    sendable(held.downgrade()).await.unwrap();
-    assert!(sendable(held.try_upgrade()).await.unwrap());
+    drop(sendable(held.downgrade()));
     drop(sendable(held.lost()));
     drop(sendable(held.asked()));
     drop(sendable(held.events().next()));
@@ -308,21 +307,4 @@ pub async fn a_hand_over_that_lapses_lets_in_the_next(scene: &Scene) {
     let next = in_time("and the second when it lapses", waiting).await.unwrap().unwrap();
     assert_eq!(lapsing.check().unwrap_err().kind(), ErrorKind::Lost);
     next.release().await.unwrap();
-}
-
-/// However early a downgrade is cancelled, its guard is never a writer's while somebody else reads.
-pub async fn a_cancelled_downgrade_claims_no_more_than_it_has(scene: &Scene) {
-    if !scene.offers(Kind::RwLock).await {
-        return;
-    }
-    let (one, other) = scene.two_clients().await;
-    for polls in 0..6 {
-        let mut held = one.rw_lock("x").unwrap().write().await.unwrap();
-        drop(crate::polls::at_most(polls, Duration::ZERO, held.downgrade()).await);
-        if let Some(reader) = other.rw_lock("x").unwrap().try_read().await.unwrap() {
-            assert_eq!(held.mode(), tenure_core::Mode::Shared, "after {polls} polls");
-            reader.release().await.unwrap();
-        }
-        held.release().await.unwrap();
-    }
 }

@@ -9,6 +9,7 @@ pub mod cell;
 pub mod check;
 pub mod closing;
 pub mod delays;
+pub mod downgrade;
 pub mod durations;
 pub mod election;
 pub mod fair;

@@ -107,31 +107,17 @@ BEGIN
   END LOOP;
 END $$;
 
--- Changes how this session has a name. Gives the token, a new one if it is exclusive now; null if it cannot be had now. A
--- session that has the lock alone gets the shared one at once, ahead of everybody who waits.
-CREATE OR REPLACE FUNCTION {session_convert}(
-  of_name text, of_id bytea, was_shared boolean, be_shared boolean, known bigint, is_shown boolean
-) RETURNS bigint LANGUAGE plpgsql AS $$
+-- Makes a reader of the writer, with the same token. A session that has the lock alone gets the shared one at once, ahead of
+-- everybody who waits.
+CREATE OR REPLACE FUNCTION {session_downgrade}(of_name text, of_id bytea, is_shown boolean) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
   key CONSTANT bigint := {lock_key}(of_name);
-  fresh bigint := known;
 BEGIN
-  IF be_shared AND NOT was_shared THEN
-    PERFORM pg_advisory_lock_shared(key);
-    PERFORM pg_advisory_unlock(key);
-  ELSIF NOT be_shared THEN
-    IF was_shared THEN
-      IF NOT pg_try_advisory_lock(key) THEN
-        RETURN NULL;
-      END IF;
-      PERFORM pg_advisory_unlock_shared(key);
-    END IF;
-    fresh := nextval('{token}');
-  END IF;
+  PERFORM pg_advisory_lock_shared(key);
+  PERFORM pg_advisory_unlock(key);
   IF is_shown THEN
-    UPDATE {session} SET token = fresh, shared = be_shared WHERE pid = pg_backend_pid() AND id = of_id;
+    UPDATE {session} SET shared = true WHERE pid = pg_backend_pid() AND id = of_id;
   END IF;
-  RETURN fresh;
 END $$;
 
 -- Whether the server may have forgotten tokens: since it started, or since one of its processes crashed, nobody has set them.

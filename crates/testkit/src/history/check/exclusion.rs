@@ -69,7 +69,7 @@ fn sweep<'a>(
 
 fn pair((a, a_in): &Inside<'_>, (b, b_in): &Inside<'_>) -> String {
     let show = |hold: &Hold, segment: &Segment| {
-        format!("token {} {:?} in [{}, {})", segment.token, segment.mode, segment.from, hold.to.min(segment.to))
+        format!("token {} {:?} in [{}, {})", hold.token, segment.mode, segment.from, hold.to.min(segment.to))
     };
     format!("{} and {}", show(a, a_in), show(b, b_in))
 }
@@ -106,13 +106,12 @@ mod tests {
     }
 
     #[test]
-    fn a_downgraded_writer_may_have_company_and_an_upgraded_reader_not() {
-        let convert = |t, phase, mode| Event::new(t, "x", Kind::Rw, Op::Convert, phase).claim(1).mode(mode);
-        let reader = |sample: Sample| sample.hold_as(2, 8, 16, 30, Mode::Shared);
-        let down = [convert(15, Phase::Invoke, Mode::Shared), convert(17, Phase::Ok, Mode::Shared)];
-        assert!(reader(Sample::of(Kind::Rw).hold(1, 7, 10, 40).with(down)).broken().is_empty());
-        let up = [convert(20, Phase::Invoke, Mode::Exclusive), convert(22, Phase::Ok, Mode::Exclusive).token(9)];
-        assert_eq!(reader(Sample::of(Kind::Rw).hold_as(1, 7, 10, 40, Mode::Shared).with(up)).broken(), ["P9"]);
+    fn a_downgraded_writer_may_have_company_and_a_writer_not() {
+        let downgrade = |t, phase| Event::new(t, "x", Kind::Rw, Op::Downgrade, phase).claim(1).mode(Mode::Shared);
+        let reader = |from| Sample::of(Kind::Rw).hold(1, 7, 10, 40).hold_as(2, 8, from, 30, Mode::Shared);
+        let down = || [downgrade(15, Phase::Invoke), downgrade(17, Phase::Ok)];
+        assert!(reader(16).with(down()).broken().is_empty());
+        assert_eq!(reader(14).with(down()).broken(), ["P9"]);
     }
 
     #[test]

@@ -17,23 +17,15 @@ pub(super) fn rise(holds: &[Hold], readers_may_share: bool, broken: &mut Broken<
     in_order(holds, broken);
 }
 
-/// Every token with the mode that it was given for, conversions included.
-fn tokens(hold: &Hold) -> impl Iterator<Item = (u64, Mode)> + '_ {
-    let mut last = None;
-    let given = hold.segments.iter().filter(move |segment| last.replace(segment.token) != Some(segment.token));
-    given.map(|segment| (segment.token, segment.mode))
-}
-
 fn unique(holds: &[Hold], readers_may_share: bool, broken: &mut Broken<'_>) {
     let mut seen: HashMap<u64, (&Hold, Mode)> = HashMap::new();
     for hold in holds {
-        for (token, mode) in tokens(hold) {
-            if let Some((other, theirs)) = seen.insert(token, (hold, mode))
-                && !same_owner(hold, other)
-                && !(readers_may_share && (mode, theirs) == (Mode::Shared, Mode::Shared))
-            {
-                broken.because(format!("token {token} was given twice, at {} and {}", other.from, hold.from));
-            }
+        let (token, mode) = (hold.token, hold.segments[0].mode);
+        if let Some((other, theirs)) = seen.insert(token, (hold, mode))
+            && !same_owner(hold, other)
+            && !(readers_may_share && (mode, theirs) == (Mode::Shared, Mode::Shared))
+        {
+            broken.because(format!("token {token} was given twice, at {} and {}", other.from, hold.from));
         }
     }
 }

@@ -1,20 +1,17 @@
--- convert: changes the mode of a hold in place. A writer becomes a reader at any time and lets other readers in; a reader
--- becomes the writer only while it is alone inside, and gets a new token. A request that comes so late that the hold has
--- another token by now changes nothing.
+-- downgrade: makes a reader of the writer that holds an rw lock, and lets other readers in. It keeps its token and its window. A
+-- reader stays a reader, so that a copy which arrives late changes nothing.
 --
--- gives now, token, left; or now alone if it cannot be had
-CREATE /*M! OR REPLACE */ PROCEDURE {p}convert(
-  IN p_name VARBINARY(512), IN p_id BINARY(16), IN p_mode TINYINT UNSIGNED, IN p_take INT UNSIGNED,
-  IN p_permits INT UNSIGNED, IN p_known BIGINT)
+-- gives now, and 1; or 0 if it is not held any more
+CREATE /*M! OR REPLACE */ PROCEDURE {p}downgrade(IN p_name VARBINARY(512), IN p_id BINARY(16))
   MODIFIES SQL DATA
   SQL SECURITY INVOKER
 BEGIN
   DECLARE v_kind, v_mode TINYINT UNSIGNED;
-  DECLARE v_holds, v_waits, v_take, v_permits INT UNSIGNED;
-  DECLARE v_last, v_taken, v_head, v_ends, v_now, v_token, v_ttl, v_delay, v_left BIGINT;
+  DECLARE v_holds, v_waits, v_take INT UNSIGNED;
+  DECLARE v_last, v_taken, v_head, v_ends, v_now BIGINT;
   DECLARE v_solo BINARY(16);
-  DECLARE v_there INT DEFAULT 0;
-  DECLARE v_same, v_up, v_locked, v_changed BOOLEAN DEFAULT FALSE;
+  DECLARE v_there, v_reads INT DEFAULT 0;
+  DECLARE v_locked, v_changed BOOLEAN DEFAULT FALSE;
   DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
 
   START TRANSACTION;
@@ -44,20 +41,12 @@ BEGIN
       CALL {p}unfold(p_name);
     END IF;
     CALL {p}sweep(p_name, v_now, v_last, v_holds, v_waits, v_taken, v_head, v_ends, v_changed);
-    SELECT mode, take, permits, token, ttl, delay INTO v_mode, v_take, v_permits, v_token, v_ttl, v_delay
-      FROM {p}ticket WHERE id = p_id AND waiting = 0 AND closing = 0 FOR UPDATE;
+    SELECT mode, take INTO v_mode, v_take FROM {p}ticket WHERE id = p_id AND waiting = 0 AND closing = 0 AND mode < 2 FOR UPDATE;
     IF v_mode IS NOT NULL THEN
-      SET v_same = v_mode = p_mode AND v_take = p_take AND v_permits = p_permits;
-      SET v_up = v_token = p_known AND v_mode < 2 AND p_mode = 0 AND v_holds = 1;
-      IF v_same OR v_up OR (v_token = p_known AND v_mode = 0 AND p_mode = 1) THEN
-        IF v_up THEN
-          -- A reader that came later and has gone may have shown a higher token than ours to the resource.
-          SET v_last = GREATEST(v_last + 1, v_now), v_token = v_last;
-        END IF;
-        -- The grant that comes of it has a whole window.
-        UPDATE {p}ticket SET mode = p_mode, take = p_take, permits = p_permits, token = v_token,
-          ends = v_now + v_ttl + v_delay WHERE id = p_id;
-        SET v_taken = v_taken - v_take + p_take, v_left = v_ttl, v_changed = TRUE;
+      SET v_reads = 1;
+      IF v_mode = 0 THEN
+        UPDATE {p}ticket SET mode = 1, take = 1 WHERE id = p_id;
+        SET v_taken = v_taken - v_take + 1, v_changed = TRUE;
         CALL {p}sweep(p_name, v_now, v_last, v_holds, v_waits, v_taken, v_head, v_ends, v_changed);
       END IF;
     END IF;
@@ -67,5 +56,5 @@ BEGIN
     END IF;
   END IF;
   COMMIT;
-  SELECT v_now, IF(v_left IS NULL, NULL, v_token), v_left;
+  SELECT v_now, v_reads;
 END
