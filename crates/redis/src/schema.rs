@@ -3,7 +3,7 @@
 //! | key or channel | type | what it is |
 //! |---|---|---|
 //! | `P:{B}:lock:NAME` | string or hash | the record of one name: a string while one claim holds it and nobody else came, else a hash of its tickets; `scripts/line.lua` says how |
-//! | `P:{B}:line:NAME` | sorted set | who waits: claim id by number in line |
+//! | `P:{B}:line:NAME` | sorted set | who waits: claim id and the waiter's secret by number in line |
 //! | `P:{B}:held:NAME` | sorted set | who holds it with others (readers, permits): claim id by expiry |
 //! | `P:{B}:names` | sorted set | the names in use, all with score 0: what `ls` pages through |
 //! | `P:{B}:token` | string | the highest token or version ever given in this bucket |

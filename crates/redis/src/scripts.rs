@@ -97,13 +97,13 @@ mod tests {
     }
 
     const KNOWN: &[&str] = &[
-        "ask 1307885acc540364b37339576db2dc5f74e23037",
-        "end 0879cbf4732e0588d197144fb84c0c77409fe3b2",
+        "ask a7725dde5e2d0a4fd732989f64b7a44611bd302a",
+        "end 0f0d69a2ce426835b49ddbdde38c54194b751873",
         "renew 65bfab4b937a1c98c2a6a855b839a00176c2c0a9",
-        "touch f0d1c27859cdc353bf39b6021f1c0b1a14a25c97",
-        "convert 985285b42dd9503b317c7e7832367a1f92f01d76",
-        "request 42d940e0f5aefaa96941a4120c69f2965a8f1cce",
-        "break 5cc230afc242253be9f9b85c5be7ea94b20c80d3",
+        "touch 612587900fddb441fdce760813a13c1de737a89a",
+        "convert 1db8b51fad010bf24c222a9faafda5a150255b4a",
+        "request 665e35273ef23e0339fb8556890ed06a17f990d6",
+        "break c6b421d37a3299f45582d3b063000b9592b729aa",
         "view 52ba13aecdab0f83cedacdba49342642c9b8fda2",
         "cell_set d4fd9d48e7fb158c4f187e9224811e25f4a83109",
         "tidy b72d1d0f3129b0d741b17744c41054413367611a",
