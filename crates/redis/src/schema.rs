@@ -20,8 +20,8 @@
 //! last and as it is: Redis's keys are bytes, so no two names meet, whatever is in them.
 //!
 //! Every key but a cell's and a fence's expires by itself. A name that nobody holds and nobody waits for leaves nothing after a few
-//! seconds but the bucket's token, which goes a day after the last grant; tokens begin with the server's clock, so a forgotten one
-//! does no harm while that goes up.
+//! seconds but the bucket's token, which goes a day after the last grant and after its own time, if the clock was ahead when it
+//! was given: tokens begin with the server's clock, so a forgotten one does no harm once that is past it.
 
 use tenure_core::{ClaimId, LockName};
 

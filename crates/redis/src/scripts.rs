@@ -97,17 +97,17 @@ mod tests {
     }
 
     const KNOWN: &[&str] = &[
-        "ask a7725dde5e2d0a4fd732989f64b7a44611bd302a",
-        "end 0f0d69a2ce426835b49ddbdde38c54194b751873",
+        "ask 684c4f2fe2197c8e23b5192eb50b804022af8c9b",
+        "end 613e9e5a0c67b29285a289f3b2a2bb6c0731c38f",
         "renew 65bfab4b937a1c98c2a6a855b839a00176c2c0a9",
-        "touch 612587900fddb441fdce760813a13c1de737a89a",
-        "convert 1db8b51fad010bf24c222a9faafda5a150255b4a",
-        "request 665e35273ef23e0339fb8556890ed06a17f990d6",
-        "break c6b421d37a3299f45582d3b063000b9592b729aa",
+        "touch 5a86e36819ba8524eceb3353d3a27c4155a2943d",
+        "convert d361034266d3a985573c9efb467a7ecb1dfdd6f7",
+        "request eb5a6f8883b6329c399bcb93384d7b9410f75fef",
+        "break 6e110642f13f5cf41953947eb4d3346a9f95d803",
         "view 52ba13aecdab0f83cedacdba49342642c9b8fda2",
-        "cell_set d4fd9d48e7fb158c4f187e9224811e25f4a83109",
+        "cell_set 6b2df77f7bad9d145bee10fde0457dd5292a24b0",
         "tidy b72d1d0f3129b0d741b17744c41054413367611a",
-        "raise 4c1824b4424666cb405be4b5dd41fa8d585646fa",
+        "raise ee35cae16c2db1ca9c21e5f4da618094b343945c",
         "fence 67de5c2e4781baf41e6de5a124b9d6ecf4886693",
         "probe eb2851b071a35034e8bc73a4a27d609022e58f6d",
     ];

@@ -30,7 +30,7 @@ if not found[1] then
       call('zadd', KEYS[4], '0', ARGV[1])
       -- What lasts for days need not be told so each time: when a new hour begins, and when the index does.
       if now - now % 3600000000 ~= last - last % 3600000000 then
-        call('expire', KEYS[5], '90000')
+        call('pexpireat', KEYS[5], math.ceil(token / 1000) + 90000000)
         call('expire', KEYS[4], '259200')
       elseif call('zcard', KEYS[4]) == 1 then
         call('expire', KEYS[4], '259200')

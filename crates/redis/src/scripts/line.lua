@@ -226,7 +226,7 @@ local function tell()
     call('incrby', token_key, last - before)
     -- What lasts for days need not be told so each time: when a new hour begins is enough.
     if now - now % 3600000000 ~= before - before % 3600000000 then
-      call('expire', token_key, '90000')
+      call('pexpireat', token_key, math.ceil(last / 1000) + 90000000) -- not before the clock is past it
       call('expire', names, '259200')
     end
   end
