@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::{Ask, Clock, Fingerprint, Holder, Kind, LockName, Result, Sequencer, Standing, Token, View, Waiter};
+use tenure_core::{Ask, Clock, Fingerprint, Holder, LockName, Result, Sequencer, Standing, Token, View, Waiter};
 
 use crate::codec::Value;
 use crate::ear::Told;

@@ -122,7 +122,7 @@ pub(crate) async fn discover(settings: &Settings, seeds: &[Address]) -> Result<S
         let (settings, seed) = (Arc::clone(&settings), seed.clone());
         asked.spawn(async move { ask(&settings, &seed).await });
     }
-    let (views, faults) = gather(asked, |view: &Seen| view.is_whole()).await;
+    let (views, faults) = gather(asked, |views| views.iter().any(Seen::is_whole)).await;
     match views.into_iter().max_by_key(Seen::rank) {
         Some(view) if view.map.covered() > 0 => Ok(view.map),
         Some(view) => Err(Error::new(ErrorKind::Unavailable, "the cluster has given no slots to its nodes")
@@ -176,23 +176,23 @@ async fn ask(settings: &Settings, at: &Address) -> Result<Seen> {
     Ok(Seen { from: at.clone(), map: SlotMap::parse(&slots, at), ok, epoch })
 }
 
-/// Waits for answers: for all of them, or, once a good one is there, a moment longer for those that are as quick.
+/// Waits for answers: for all of them, or, once there are enough, a moment longer for those that are as quick.
 pub(crate) async fn gather<T: Send + 'static>(
     mut asked: JoinSet<Result<T>>,
-    is_good: impl Fn(&T) -> bool,
+    are_enough: impl Fn(&[T]) -> bool,
 ) -> (Vec<T>, Vec<Error>) {
     let (mut answers, mut faults) = (Vec::new(), Vec::new());
-    let mut good = false;
+    let mut enough = false;
     loop {
-        let next = match good {
+        let next = match enough {
             true => tokio::time::timeout(STRAGGLERS, asked.join_next()).await.unwrap_or(None),
             false => asked.join_next().await,
         };
         match next {
             None => return (answers, faults),
             Some(Ok(Ok(answer))) => {
-                good |= is_good(&answer);
                 answers.push(answer);
+                enough = enough || are_enough(&answers);
             }
             Some(Ok(Err(fault))) => faults.push(fault),
             // A task that panicked or was ended said nothing.

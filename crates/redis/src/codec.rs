@@ -71,6 +71,10 @@ pub(crate) fn decode_ask(bytes: &[u8]) -> Result<Ask, Garbled> {
     Ok(Ask { reason, by })
 }
 
+/// What a waiter's client draws for it and the server keeps where nobody reads it who may only look: a hand-over that knows it
+/// was sent by the server. One claim has one, however often it is asked for.
+pub(crate) type Secret = [u8; 16];
+
 /// What a client is told in its inbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Message {
@@ -78,12 +82,12 @@ pub(crate) enum Message {
     Granted {
         /// Which.
         id: ClaimId,
+        /// Its own, or nobody was let in.
+        secret: Secret,
         /// Its token.
         token: Token,
         /// When, in microseconds of the server's clock.
         granted: u64,
-        /// How long the grant stands from then on unless it is renewed.
-        left: Duration,
     },
     /// Somebody asks the holder of this claim to let go.
     Asked(ClaimId, Ask),
@@ -98,8 +102,8 @@ impl Message {
         let (what, id) = (input.u8().ok()?, ClaimId::from_bytes(input.array().ok()?));
         let message = match what {
             b'g' => {
-                let (token, granted, left) = (input.token().ok()?, input.whole().ok()?, input.duration().ok()?);
-                Message::Granted { id, token, granted, left }
+                let (secret, token, granted) = (input.array().ok()?, input.token().ok()?, input.whole().ok()?);
+                Message::Granted { id, secret, token, granted }
             }
             b'a' => return decode_ask(input.0).ok().map(|ask| Message::Asked(id, ask)),
             b'l' => Message::Lost(id),
@@ -245,10 +249,6 @@ impl<'a> Input<'a> {
         } else {
             Err(Garbled("a number is not a whole one"))
         }
-    }
-
-    fn duration(&mut self) -> Result<Duration, Garbled> {
-        self.whole().map(Duration::from_micros)
     }
 
     fn token(&mut self) -> Result<Token, Garbled> {

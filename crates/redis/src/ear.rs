@@ -16,6 +16,13 @@
 //!   `sent + (granted − then)`, less 1 % for clocks of different speed. This one needs a server whose clock does not step
 //!   forward, which every hold on Redis needs anyway; a step back only makes the bound earlier.
 //!
+//! # Who says so?
+//!
+//! Whoever may publish on an inbox, and read there or in a record which claim waits. So a grant's message carries the waiter's
+//! secret, which its client made of the claim's id and a key of its own, and the server keeps in `line`, where those who may
+//! only look do not read. It says nothing of how long the grant stands, since the waiter knows that itself. That a hold is
+//! lost is no more than a hint: a renewal says whether it is true.
+//!
 //! What is not listened to is found by the next touch, if it is still true.
 
 use std::collections::HashMap;
@@ -23,11 +30,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use tenure_core::{ClaimId, Error, Grant, Instant, LockName, News, margin};
+use sha2::{Digest as _, Sha256};
+use tenure_core::{Claim, ClaimId, Error, Grant, Instant, LockName, News, Token, margin};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 
-use crate::codec::Message;
+use crate::codec::{Message, Secret};
 use crate::examine::Server;
 use crate::link::{Listener, jitter};
 use crate::verbs::Touched;
@@ -53,6 +61,8 @@ pub(crate) enum Verdict {
 
 /// All waiters of a client, and what is known about its servers' clocks.
 pub(crate) struct Ear {
+    /// What the secrets of its waiters are made of.
+    key: [u8; 32],
     waits: Mutex<HashMap<ClaimId, Waiter>>,
     /// How many have ever waited.
     came: AtomicU64,
@@ -70,6 +80,8 @@ pub(crate) struct Ear {
 
 struct Waiter {
     name: LockName,
+    /// How long it holds when it is let in.
+    handover_ttl: Duration,
     /// Who came first has the lower number.
     number: u64,
     verdict: oneshot::Sender<Verdict>,
@@ -130,7 +142,10 @@ pub(crate) struct Due {
 
 impl Default for Ear {
     fn default() -> Self {
+        let mut key = [0; 32];
+        getrandom::fill(&mut key).expect("the kernel has random numbers");
         Ear {
+            key,
             waits: Mutex::default(),
             came: AtomicU64::new(0),
             phase: jitter(HEARTBEAT),
@@ -152,13 +167,20 @@ impl Ear {
         self.clocks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// What only the server and this client know of a claim of this client that waits. The same each time.
+    pub(crate) fn secret(&self, id: ClaimId) -> Secret {
+        let hash = Sha256::new_with_prefix(self.key).chain_update(id.as_bytes()).finalize();
+        *hash.first_chunk().expect("a hash has 32 bytes")
+    }
+
     /// Expects a verdict about a claim that is about to be asked for, for the first time or after this was `last` heard.
-    pub(crate) fn expect(&self, name: &LockName, id: ClaimId, last: Option<Heard>) -> Expecting<'_> {
+    pub(crate) fn expect(&self, claim: &Claim, last: Option<Heard>) -> Expecting<'_> {
         let (verdict, waiting) = oneshot::channel();
-        let (name, number) = (name.clone(), self.came.fetch_add(1, Ordering::Relaxed));
-        let waiter = Waiter { name, number, verdict, last, due: Instant::NEVER, heard: Instant::now() };
-        self.waits().insert(id, waiter);
-        Expecting { ear: self, id, verdict: waiting }
+        let (name, number) = (claim.name.clone(), self.came.fetch_add(1, Ordering::Relaxed));
+        let (handover_ttl, heard) = (claim.handover_ttl.min(claim.ttl), Instant::now());
+        let waiter = Waiter { name, handover_ttl, number, verdict, last, due: Instant::NEVER, heard };
+        self.waits().insert(claim.id, waiter);
+        Expecting { ear: self, id: claim.id, verdict: waiting }
     }
 
     /// It is in line, as of this answer.
@@ -273,12 +295,15 @@ impl Ear {
 impl Listener for Ear {
     fn message(&self, from: &Address, payload: &[u8]) {
         match Message::decode(payload) {
-            Some(Message::Granted { id, token, granted, left }) => {
-                let after = match self.waits().get(&id).map(|waiter| &waiter.last) {
+            Some(Message::Granted { id, secret, token, granted }) => {
+                if secret != self.secret(id) || token < Token::new(granted) {
+                    return; // not from the server, which gives no token below its clock
+                }
+                let (after, left) = match self.waits().get(&id).map(|waiter| (&waiter.last, waiter.handover_ttl)) {
                     None => return, // nobody waits for it any more
-                    Some(None) => Instant::from_nanos(0),
-                    Some(Some(last)) if last.server == *from && last.then <= granted => last.sent,
-                    Some(Some(_)) => return, // an old one
+                    Some((None, left)) => (Instant::from_nanos(0), left),
+                    Some((Some(last), left)) if last.server == *from && last.then <= granted => (last.sent, left),
+                    Some(_) => return, // an old one
                 };
                 let Some(bound) = self.not_before(from, granted) else { return };
                 let until = bound.max(after).min(Instant::now()) + left.saturating_sub(margin(left));
@@ -289,9 +314,9 @@ impl Listener for Ear {
                     news.asked(id, ask);
                 }
             }
-            Some(Message::Lost(id)) => {
+            Some(Message::Lost(_)) => {
                 if let Some(news) = self.news.get() {
-                    news.lost(id);
+                    news.verify();
                 }
             }
             None => {} // not one of ours
@@ -347,13 +372,60 @@ impl Drop for Expecting<'_> {
 
 #[cfg(test)]
 mod tests {
+    use tenure_core::{Kind, Mode, Note, Origin};
+
     use super::*;
+
+    fn claim(name: &LockName, id: ClaimId) -> Claim {
+        Claim {
+            name: name.clone(),
+            kind: Kind::Mutex,
+            mode: Mode::Exclusive,
+            id,
+            ttl: Duration::from_secs(30),
+            handover_ttl: Duration::from_secs(2),
+            lock_delay: Duration::ZERO,
+            min_hold: Duration::ZERO,
+            note: Note::none(),
+            origin: Origin { host: "here".into(), pid: 1 },
+        }
+    }
+
+    #[test]
+    fn a_secret_is_one_claims_and_one_clients() {
+        let (ear, other) = (Ear::default(), Ear::default());
+        let [one, two] = [1, 2].map(|number| ClaimId::from_bytes([number; 16]));
+        assert_eq!(ear.secret(one), ear.secret(one));
+        assert!(ear.secret(one) != ear.secret(two) && ear.secret(one) != other.secret(one));
+    }
+
+    #[test]
+    fn a_grant_is_believed_that_only_the_server_can_have_sent() {
+        let (ear, name, at) = (Ear::default(), LockName::new("x").unwrap(), Address::new("localhost", 6379));
+        let claim = claim(&name, ClaimId::from_bytes([7; 16]));
+        let server = Server { run_id: "one".to_owned(), ..Server::default() };
+        ear.connected(&at, &server, Instant::now(), 1_000_000);
+        let mut expecting = ear.expect(&claim, None);
+        let mut told = |secret: Secret, token: u64, granted: u64| {
+            let numbers = [token as f64, granted as f64].map(f64::to_le_bytes).concat();
+            ear.message(&at, &[b"g", &claim.id.as_bytes()[..], &secret, &numbers].concat());
+            expecting.verdict.try_recv().ok()
+        };
+        let secret = ear.secret(claim.id);
+        assert!(told([0; 16], 2_000_000, 1_000_000).is_none());
+        assert!(told(secret, 999_999, 1_000_000).is_none(), "the server gives no token below its clock");
+        // However late it says that it was granted, the window is the waiter's own.
+        let Some(Verdict::Granted(grant)) = told(secret, 1 << 50, 1 << 40) else { panic!("it is the server's") };
+        assert_eq!(grant.token, Token::new(1 << 50));
+        assert!(grant.until <= Instant::now() + claim.handover_ttl);
+    }
 
     #[test]
     fn who_came_first_is_touched_first() {
         let (ear, name) = (Ear::default(), LockName::new("x").unwrap());
         let ids: Vec<ClaimId> = (0..100).rev().map(|number| ClaimId::from_bytes([number; 16])).collect();
-        let _expecting: Vec<_> = ids.iter().map(|id| ear.expect(&name, *id, None)).collect();
+        let claims: Vec<Claim> = ids.iter().map(|id| claim(&name, *id)).collect();
+        let _expecting: Vec<_> = claims.iter().map(|claim| ear.expect(claim, None)).collect();
         ear.silenced(); // so that all are due
         let due: Vec<ClaimId> = ear.due(Instant::now()).into_iter().map(|due| due.id).collect();
         assert_eq!(due, ids);

@@ -1,6 +1,6 @@
 //! What a client's tasks share, and the way of each verb to its server and back.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
@@ -23,8 +23,9 @@ use crate::{link::Listener, together};
 pub(crate) struct Inner {
     pub(crate) fleet: Fleet,
     pub(crate) ear: Arc<Ear>,
-    /// Claims of whose asks a copy may be on its way: their end leaves a mark. All others were asked for once and answered.
-    doubtful: Mutex<HashSet<ClaimId>>,
+    /// Claims of whose asks a copy may be on its way, and since when: their end leaves a mark. All others were asked for once
+    /// and answered, or so long ago that no copy is expected any more.
+    doubtful: Mutex<HashMap<ClaimId, Instant>>,
     /// Whether the heart beats.
     pub(crate) beats: Arc<AtomicBool>,
     /// Counts asks, and where in the index the next look for forgotten names begins.
@@ -65,7 +66,7 @@ impl Drop for Lowered {
     }
 }
 
-/// How long a mark stays that a claim was ended: longer than any ask of it may still be granted.
+/// How long a mark stays that a claim was ended, and how long a copy of its ask is expected that was not answered.
 pub(crate) const MARK: Duration = Duration::from_secs(60);
 /// One ask in so many looks for names whose records are gone: their clients died and nobody has come since.
 const TIDY_EVERY: u32 = 256;
@@ -133,19 +134,25 @@ impl Inner {
         }
     }
 
-    fn doubtful(&self) -> MutexGuard<'_, HashSet<ClaimId>> {
+    fn doubtful(&self) -> MutexGuard<'_, HashMap<ClaimId, Instant>> {
         self.doubtful.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A claim is about to be asked for. Until the ask is answered, and for good if it is not, a copy of it may be on its way.
+    /// A claim is about to be asked for. Until the ask is answered, and for as long as a mark stays if it is not, a copy of it
+    /// may be on its way.
     pub(crate) fn doubt(&self, id: ClaimId) -> Doubt<'_> {
-        let remains = !self.doubtful().insert(id); // an earlier ask of this claim was never answered
+        let remains = self.doubtful().insert(id, Instant::now()).is_some(); // an earlier ask of this claim was never answered
         Doubt { inner: self, id, remains }
+    }
+
+    /// Forgets doubts of which nothing can come any more: during an outage each request leaves one.
+    fn forget_doubts(&self, now: Instant) {
+        self.doubtful().retain(|_, since| now.since(*since) < MARK);
     }
 
     /// Ends whatever a claim left behind. It leaves a mark where an ask of it may still arrive.
     pub(crate) async fn end(&self, claim: &Claim, min_hold: Duration) -> Result<()> {
-        let mark = if self.doubtful().contains(&claim.id) { MARK } else { Duration::ZERO };
+        let mark = if self.doubtful().contains_key(&claim.id) { MARK } else { Duration::ZERO };
         let command = verbs::end(&self.fleet.layout, self.fleet.publish(), &claim.name, claim.id, min_hold, mark);
         let answer = self.run(&claim.name, &scripts::END, &command).await?;
         verbs::ended(answer.value)?;
@@ -300,6 +307,7 @@ impl Inner {
         if !self.asks.fetch_add(1, Ordering::Relaxed).is_multiple_of(TIDY_EVERY) {
             return;
         }
+        self.forget_doubts(Instant::now());
         let inner = Arc::clone(self);
         self.spawn(async move {
             let (bucket, after) = inner.tidied.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -355,3 +363,21 @@ impl Inner {
 const LIST_AT_ONCE: usize = 512;
 /// How many records one script reads.
 const VIEWS_AT_ONCE: usize = 100;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn requests_without_an_answer_are_not_remembered_for_good() {
+        let inner = Inner::new(Settings::from_url(&"redis://localhost".parse().unwrap()).unwrap()).unwrap();
+        let ids: Vec<ClaimId> = (0..1_000_u128).map(|number| ClaimId::from_bytes(number.to_be_bytes())).collect();
+        let now = Instant::now();
+        ids.iter().for_each(|id| drop(inner.doubt(*id))); // nobody answered
+        inner.forget_doubts(now);
+        assert_eq!(inner.doubtful().len(), 1_000, "copies may be on their way");
+        inner.forget_doubts(Instant::now() + MARK);
+        assert_eq!(inner.doubtful().len(), 0);
+        assert!(inner.doubt(ids[0]).answered(), "it was the only copy");
+    }
+}

@@ -178,8 +178,9 @@ impl Link {
         match made {
             Ok((live, sent, then)) => {
                 *attempts = Attempts::default();
-                *self.current() = Some(Arc::clone(&live));
+                // In this order: nobody may use it before it is known which run of the server it leads to.
                 self.way.listener.connected(&self.address, &live.server, sent, then);
+                *self.current() = Some(Arc::clone(&live));
                 Ok(live)
             }
             Err(failure) => {
@@ -322,3 +323,49 @@ pub(crate) fn jitter(longest: Duration) -> Duration {
 
 /// How many requests may be on their way to the driver: more than anybody has tasks, so that nobody waits here.
 const PIPELINE: usize = 4096;
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{OnceLock, Weak};
+
+    use tenure_testkit::servers::redis::Redis;
+
+    use super::*;
+
+    /// Looks, when a connection is announced, whether anybody could use it already.
+    #[derive(Default)]
+    struct Witness {
+        link: OnceLock<Weak<Link>>,
+        in_use: Mutex<Vec<bool>>,
+    }
+
+    impl Listener for Witness {
+        fn message(&self, _: &Address, _: &[u8]) {}
+
+        fn silenced(&self) {}
+
+        fn connected(&self, _: &Address, _: &Server, _: Instant, _: u64) {
+            let link = self.link.get().and_then(Weak::upgrade).unwrap();
+            self.in_use.lock().unwrap().push(link.open().is_some());
+        }
+
+        fn moved(&self) {}
+
+        fn home(&self) -> Option<Handle> {
+            None
+        }
+    }
+
+    #[tokio::test]
+    async fn which_run_it_leads_to_is_known_before_anybody_uses_a_connection() {
+        let settings = Arc::new(Settings::from_url(&Redis::shared().url().parse().unwrap()).unwrap());
+        let crate::config::Topology::Single(address) = &settings.topology else { unreachable!("it is one server") };
+        let witness = Arc::new(Witness::default());
+        let listener: Arc<dyn Listener> = witness.clone();
+        let link = Arc::new(Link::new(&settings, address.clone(), None, &listener));
+        witness.link.set(Arc::downgrade(&link)).unwrap();
+        link.live().await.unwrap_or_else(|failure| panic!("{}", failure.error)).give_up();
+        link.live().await.unwrap_or_else(|failure| panic!("{}", failure.error));
+        assert_eq!(*witness.in_use.lock().unwrap(), [false, false]);
+    }
+}

@@ -3,7 +3,7 @@
 //! | key or channel | type | what it is |
 //! |---|---|---|
 //! | `P:{B}:lock:NAME` | string or hash | the record of one name: a string while one claim holds it and nobody else came, else a hash of its tickets; `scripts/line.lua` says how |
-//! | `P:{B}:line:NAME` | sorted set | who waits: claim id by number in line |
+//! | `P:{B}:line:NAME` | sorted set | who waits: claim id and the waiter's secret by number in line |
 //! | `P:{B}:held:NAME` | sorted set | who holds it with others (readers, permits): claim id by expiry |
 //! | `P:{B}:names` | sorted set | the names in use, all with score 0: what `ls` pages through |
 //! | `P:{B}:token` | string | the highest token or version ever given in this bucket |
@@ -20,8 +20,8 @@
 //! last and as it is: Redis's keys are bytes, so no two names meet, whatever is in them.
 //!
 //! Every key but a cell's and a fence's expires by itself. A name that nobody holds and nobody waits for leaves nothing after a few
-//! seconds but the bucket's token, which goes a day after the last grant; tokens begin with the server's clock, so a forgotten one
-//! does no harm while that goes up.
+//! seconds but the bucket's token, which goes a day after the last grant and after its own time, if the clock was ahead when it
+//! was given: tokens begin with the server's clock, so a forgotten one does no harm once that is past it.
 
 use tenure_core::{ClaimId, LockName};
 

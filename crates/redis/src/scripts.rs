@@ -97,17 +97,17 @@ mod tests {
     }
 
     const KNOWN: &[&str] = &[
-        "ask 1307885acc540364b37339576db2dc5f74e23037",
-        "end 0879cbf4732e0588d197144fb84c0c77409fe3b2",
+        "ask 684c4f2fe2197c8e23b5192eb50b804022af8c9b",
+        "end 613e9e5a0c67b29285a289f3b2a2bb6c0731c38f",
         "renew 65bfab4b937a1c98c2a6a855b839a00176c2c0a9",
         "touch f0d1c27859cdc353bf39b6021f1c0b1a14a25c97",
         "downgrade 732bcdd87ad9973b54af13f4178e393d76264025",
         "request 42d940e0f5aefaa96941a4120c69f2965a8f1cce",
         "break 5cc230afc242253be9f9b85c5be7ea94b20c80d3",
         "view 52ba13aecdab0f83cedacdba49342642c9b8fda2",
-        "cell_set d4fd9d48e7fb158c4f187e9224811e25f4a83109",
+        "cell_set 6b2df77f7bad9d145bee10fde0457dd5292a24b0",
         "tidy b72d1d0f3129b0d741b17744c41054413367611a",
-        "raise 4c1824b4424666cb405be4b5dd41fa8d585646fa",
+        "raise ee35cae16c2db1ca9c21e5f4da618094b343945c",
         "fence 67de5c2e4781baf41e6de5a124b9d6ecf4886693",
         "probe eb2851b071a35034e8bc73a4a27d609022e58f6d",
     ];

@@ -1,5 +1,6 @@
 //! Asking the sentinels who is master.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use redis::{RedisResult, Value};
@@ -12,9 +13,9 @@ use tenure_core::Address;
 use crate::config::{Settings, Topology};
 use crate::error::explain_connect;
 
-/// Where the master is, as the sentinels say: all are asked at once, and among those that answer quickly the one with the
-/// newest epoch is believed, since one that was cut off does not know of a failover. Whether it really is one the caller
-/// must still find out from the server itself.
+/// Where the master is, as a majority of the sentinels in the URL says: all are asked at once. One alone is not believed,
+/// since what it names is shown the servers' login; and one that was cut off does not know of a failover. Whether it really is a
+/// master the caller must still find out from the server itself.
 ///
 /// # Cancel safety
 /// It only reads; dropped, its connections are closed.
@@ -22,19 +23,24 @@ pub(crate) async fn master(settings: &Settings) -> Result<Address> {
     let Topology::Sentinel { sentinels, service } = &settings.topology else {
         return Err(Error::new(ErrorKind::BadUrl, "this store has no sentinels"));
     };
+    let sentinels: BTreeSet<&Address> = sentinels.iter().collect(); // one that is named twice has one voice
+    let majority = sentinels.len() / 2 + 1;
     let shared = Arc::new(settings.clone());
     let mut asked = JoinSet::new();
-    for sentinel in sentinels {
+    for sentinel in sentinels.iter().copied() {
         let (settings, sentinel, service) = (Arc::clone(&shared), sentinel.clone(), service.clone());
         asked.spawn(async move { ask(&settings, &sentinel, &service).await });
     }
-    let (answers, faults) = gather(asked, |said: &Said| said.master.is_some()).await;
+    let (answers, faults) = gather(asked, |answers| agreed(answers, majority).is_some()).await;
     if answers.is_empty() {
         return Err(nobody("no sentinel could be asked", settings, faults));
     }
-    match newest(&answers) {
+    match agreed(&answers, majority) {
         Some(master) => Ok(master),
-        None => Err(unknown_service(service, &answers).with_store(settings.describe())),
+        None if answers.iter().all(|said| said.master.is_none()) => {
+            Err(unknown_service(service, &answers).with_store(settings.describe()))
+        }
+        None => Err(disagreed(sentinels.len(), majority, &answers, &faults).with_store(settings.describe())),
     }
 }
 
@@ -42,16 +48,31 @@ pub(crate) async fn master(settings: &Settings) -> Result<Address> {
 #[derive(Debug)]
 struct Said {
     master: Option<Address>,
-    epoch: u64,
     /// The services it knows, where it was asked.
     services: Vec<String>,
 }
 
-/// The master of the newest epoch; among equals the one that most name.
-fn newest(answers: &[Said]) -> Option<Address> {
-    let voices = |master: &Address| answers.iter().filter(|said| said.master.as_ref() == Some(master)).count();
-    let named = answers.iter().filter_map(|said| Some((said.epoch, said.master.as_ref()?)));
-    named.max_by_key(|(epoch, master)| (*epoch, voices(master))).map(|(_, master)| master.clone())
+/// How many sentinels name each master.
+fn voices(answers: &[Said]) -> BTreeMap<&Address, usize> {
+    let mut voices = BTreeMap::new();
+    for master in answers.iter().filter_map(|said| said.master.as_ref()) {
+        *voices.entry(master).or_insert(0) += 1;
+    }
+    voices
+}
+
+/// The master that at least so many name.
+fn agreed(answers: &[Said], majority: usize) -> Option<Address> {
+    voices(answers).into_iter().find(|(_, voices)| *voices >= majority).map(|(master, _)| master.clone())
+}
+
+fn disagreed(sentinels: usize, majority: usize, answers: &[Said], faults: &[Error]) -> Error {
+    let named = voices(answers).into_iter().map(|(master, voices)| format!("{voices} named {master}"));
+    let said: Vec<String> = named.chain(faults.iter().map(Error::to_string)).collect();
+    let what = format!("{majority} of {sentinels} sentinels must name the same master ({})", said.join("; "));
+    Error::new(ErrorKind::Unavailable, what).with_hint(
+        "The URL should have all sentinels. One that names another master than the rest was cut off, or is not to be trusted",
+    )
 }
 
 fn unknown_service(service: &str, answers: &[Said]) -> Error {
@@ -88,17 +109,15 @@ async fn ask(settings: &Settings, at: &Address, service: &str) -> Result<Said> {
     let client = settings.sentinel_client(at)?;
     let asking = async {
         let mut connection = client.get_multiplexed_async_connection_with_config(&settings.connection(at)).await?;
-        let mut other = connection.clone();
-        let (mut where_is, mut about) = (redis::cmd("SENTINEL"), redis::cmd("SENTINEL"));
+        let mut where_is = redis::cmd("SENTINEL");
         where_is.arg("GET-MASTER-ADDR-BY-NAME").arg(service);
-        about.arg("MASTER").arg(service);
-        let (place, about) = tokio::join!(connection.send_packed_command(&where_is), other.send_packed_command(&about));
+        let place = connection.send_packed_command(&where_is).await;
         let master = address(&place.and_then(Value::extract_error)?);
         let services = match &master {
             Some(_) => Vec::new(),
             None => services(connection.send_packed_command(redis::cmd("SENTINEL").arg("MASTERS")).await),
         };
-        RedisResult::Ok(Said { master, epoch: about.as_ref().ok().and_then(epoch).unwrap_or(0), services })
+        RedisResult::Ok(Said { master, services })
     };
     match tokio::time::timeout(settings.connect_limit, asking).await {
         Ok(said) => said.map_err(failed),
@@ -109,10 +128,6 @@ async fn ask(settings: &Settings, at: &Address, service: &str) -> Result<Said> {
 fn address(answer: &Value) -> Option<Address> {
     let [host, port]: [String; 2] = redis::from_redis_value_ref::<Vec<String>>(answer).ok()?.try_into().ok()?;
     Some(Address::new(host, port.parse().ok()?))
-}
-
-fn epoch(about: &Value) -> Option<u64> {
-    field(about, "config-epoch")?.parse().ok()
 }
 
 fn services(answer: RedisResult<Value>) -> Vec<String> {

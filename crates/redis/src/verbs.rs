@@ -12,7 +12,7 @@ use tenure_core::{
     Ask, Claim, ClaimId, Error, ErrorKind, Holder, Kind, LockName, Mode, Result, Token, Versioned, View, Waiter,
 };
 
-use crate::codec::{self, Garbled, NEVER, Stage, micros};
+use crate::codec::{self, Garbled, NEVER, Secret, Stage, micros};
 use crate::schema::{Bucket, Layout};
 use crate::scripts;
 
@@ -57,7 +57,7 @@ pub(crate) enum Renewed {
 }
 
 /// Asks for a claim; `queue` is how long it may stand in line unheard, if at all. `inbox` is where its client hears of
-/// it. After `by` (microseconds of the server's clock) the request is refused: it is somebody's who has given up.
+/// it, and `secret` what a hand-over must know. After `by` (microseconds of the server's clock) the request is refused: it is somebody's who has given up.
 /// Answer: [`asked`].
 pub(crate) fn ask(
     layout: &Layout,
@@ -66,15 +66,16 @@ pub(crate) fn ask(
     inbox: &[u8],
     queue: Option<Duration>,
     by: Option<u64>,
+    secret: &Secret,
 ) -> Cmd {
     let body = codec::encode_claim(claim, inbox);
-    let mut cmd = scripts::ASK.command(6, 7, 512 + 4 * claim.name.as_str().len() + body.len());
+    let mut cmd = scripts::ASK.command(6, 8, 528 + 4 * claim.name.as_str().len() + body.len());
     keys(&mut cmd, layout, &claim.name);
     cmd.arg(layout.ended(layout.bucket(&claim.name), claim.id));
     words(&mut cmd, publish, &claim.name);
     let alone_ms = micros(claim.ttl + claim.lock_delay).div_ceil(1_000) + SLACK_MS;
     cmd.arg(claim.id.as_bytes()).arg(body).arg(alone_ms);
-    cmd.arg(queue.map_or(0, |queue| micros(queue).max(1))).arg(by.unwrap_or(NEVER));
+    cmd.arg(queue.map_or(0, |queue| micros(queue).max(1))).arg(by.unwrap_or(NEVER)).arg(secret);
     cmd
 }
 
@@ -120,17 +121,17 @@ pub(crate) fn touch(
     publish: &str,
     bucket: Bucket,
     alive: Duration,
-    waiters: &[(&LockName, ClaimId)],
+    waiters: &[(&LockName, ClaimId, Secret)],
 ) -> Cmd {
     let count = waiters.len();
-    let mut cmd = scripts::TOUCH.command(2 + 3 * count, 2 + 2 * count, 300 * count);
+    let mut cmd = scripts::TOUCH.command(2 + 3 * count, 2 + 3 * count, 320 * count);
     cmd.arg(layout.names(bucket)).arg(layout.token(bucket));
-    for (name, _) in waiters {
+    for (name, ..) in waiters {
         record(&mut cmd, layout, name);
     }
     cmd.arg(micros(alive)).arg(publish);
-    for (name, id) in waiters {
-        cmd.arg(name.as_str()).arg(id.as_bytes());
+    for (name, id, secret) in waiters {
+        cmd.arg(name.as_str()).arg(id.as_bytes()).arg(secret);
     }
     cmd
 }

@@ -1,8 +1,8 @@
 //! Asking, and waiting in line.
 //!
 //! Who can interleave: our own ask with every other client's verbs. A waiter is expected in the [`Ear`](crate::ear::Ear)
-//! before its ask leaves, so that a message which overtakes the answer finds it. Everything a waiter is told is checked
-//! against nothing: the grant is in the store already, and whoever does not want it any more ends it by its id.
+//! before its ask leaves, so that a message which overtakes the answer finds it. A message that knows the waiter's secret is
+//! checked against nothing else: the grant is in the store already, and whoever does not want it any more ends it by its id.
 //!
 //! The ask carries the latest time, by the server's own clock, at which it may still be handled. A copy of it that was
 //! stuck somewhere for longer does nothing, and one that was stuck for less meets the mark that its claim's end has left.
@@ -61,7 +61,7 @@ impl Inner {
         self.start_heart();
         let mut last = None;
         loop {
-            let mut expecting = (wait != Wait::No).then(|| self.ear.expect(&claim.name, claim.id, last.take()));
+            let mut expecting = (wait != Wait::No).then(|| self.ear.expect(claim, last.take()));
             match self.ask_once(claim, wait != Wait::No).await? {
                 Outcome::Granted(grant) => return Ok(Some(grant)),
                 Outcome::Busy => return Ok(None),
@@ -100,7 +100,7 @@ impl Inner {
 
     async fn ask_once(self: &Arc<Self>, claim: &Claim, queue: bool) -> Result<Outcome> {
         let bucket = self.bucket(&claim.name);
-        let inbox = self.fleet.inbox(bucket);
+        let (inbox, secret) = (self.fleet.inbox(bucket), self.ear.secret(claim.id));
         let mut doubt = self.doubt(claim.id);
         for _ in 0..3 {
             if self.fleet.known(bucket).is_none() {
@@ -109,7 +109,8 @@ impl Inner {
             }
             let by = self.fleet.known(bucket).map_or(0, |node| self.ear.estimate(&node.address));
             let by = (by != 0).then(|| by + ASK_LIFE.as_micros() as u64);
-            let command = verbs::ask(&self.fleet.layout, self.fleet.publish(), claim, &inbox, queue.then_some(ALIVE), by);
+            let command =
+                verbs::ask(&self.fleet.layout, self.fleet.publish(), claim, &inbox, queue.then_some(ALIVE), by, &secret);
             let answer = self.run(&claim.name, &scripts::ASK, &command).await?;
             doubt.remains |= !answer.clean;
             let (now, asked) = verbs::asked(answer.value, claim)?;
@@ -222,7 +223,7 @@ impl Inner {
         let outcome = tokio::time::timeout(TOUCH_LIMIT, async {
             // Listen first, then look; but look, whatever became of listening.
             let _ = tokio::time::timeout(TOUCH_LIMIT / 3, self.fleet.listen(bucket)).await;
-            let waiters: Vec<_> = batch.iter().map(|due| (&due.name, due.id)).collect();
+            let waiters: Vec<_> = batch.iter().map(|due| (&due.name, due.id, self.ear.secret(due.id))).collect();
             let command = verbs::touch(&self.fleet.layout, self.fleet.publish(), bucket, ALIVE, &waiters);
             let answer = self.fleet.call(Lane::Keep, bucket, Some(&scripts::TOUCH), &command).await?;
             Ok::<_, Error>((answer.from, answer.sent, verbs::touched(answer.value, batch.len())?))

@@ -11,6 +11,7 @@
 //! - `world`: the network and everything else that changes; `store`: the server, made of core's record; `backend`: a
 //!   client's end of it
 //! - `workload`: what tasks do; `history`: what happened; `check`: whether it may have
+//! - `quorum`: a quorum over a slow network, and whether its tokens rise
 //! - [`Mutant`]: planted bugs, which the checker must catch
 //!
 //! `tests/models` has the exhaustive half: core's record and the keeper's rule in every interleaving of a small world.
@@ -20,6 +21,7 @@ mod check;
 mod history;
 mod mutant;
 mod plan;
+mod quorum;
 mod rng;
 mod run;
 mod store;
@@ -28,5 +30,6 @@ mod workload;
 mod world;
 
 pub use mutant::Mutant;
+pub use quorum::tokens_of_a_quorum;
 pub use run::{Run, run};
 pub use sweep::{Swept, sweep};

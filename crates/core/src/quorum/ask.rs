@@ -162,19 +162,23 @@ impl<'a> Round<'a> {
     /// Votes of a waiter come one by one, and the first may be over before the last is there. Such a node may have let somebody else
     /// in since: its vote is none any more, and its token, which is old, must not make ours lower than theirs.
     async fn won(&mut self) -> Result<Option<Grant>> {
-        let now = self.members.clock().now();
-        let good: Vec<(usize, Grant)> = self.granted().filter(|(_, grant)| grant.until > now).collect();
-        let Some(until) = keep::until(self.members, good.iter().map(|(_, grant)| grant.until)) else { return Ok(None) };
-        let given: Vec<(usize, Token)> = good.iter().map(|(node, grant)| (*node, grant.token)).collect();
-        let token = keep::token(self.members, given.iter().map(|(_, token)| *token)).expect("a majority granted it");
+        let clock = self.members.clock();
+        let now = clock.now();
+        let mut votes: Vec<(usize, Grant)> = self.granted().filter(|(_, grant)| grant.until > now).collect();
+        let given: Vec<(usize, Token)> = votes.iter().map(|(node, grant)| (*node, grant.token)).collect();
+        let Some(token) = keep::token(self.members, given.iter().map(|(_, token)| *token)) else { return Ok(None) };
         if self.members.settings.fencing {
-            raise(self.members, &self.claim, given, token).await?;
+            // What counts is a majority that knows the token and still has the claim when its grant returns: a node whose vote
+            // ended meanwhile may have let somebody in below the token before it heard of it.
+            let knowing = raise(self.members, &self.claim, given.clone(), token).await?;
+            votes.retain(|(node, _)| knowing.contains(node));
         }
+        let until = keep::until(self.members, votes.iter().map(|(_, grant)| grant.until)).expect("a majority granted it");
         let least = self.claim.ttl.min(self.claim.handover_ttl) / 10;
-        if until <= self.members.clock().now() + least {
+        if until <= clock.now() + least {
             return Ok(None); // it took so long that the caller would have no time to do anything, or even to renew
         }
-        self.members.claims.granted(self.claim.id, good.iter().map(|(node, _)| *node));
+        self.members.claims.granted(self.claim.id, given.iter().map(|(node, _)| *node));
         self.fill();
         Ok(Some(Grant { token, until }))
     }
@@ -232,13 +236,19 @@ async fn late_vote(members: &Members, claim: &Claim, place: usize) {
 /// The least that timers can do.
 const A_MOMENT: Duration = Duration::from_millis(1);
 
-/// Has a majority know the token, so that whoever comes next, with a majority of its own, gets a higher one. A node that
-/// gave it or a higher one knows it; where every node voted, that is a majority already.
-pub(super) async fn raise(members: &Arc<Members>, claim: &Claim, given: Vec<(usize, Token)>, token: Token) -> Result<()> {
-    let knows = |node: usize| given.iter().any(|(by, given)| *by == node && *given >= token);
-    let mut known = (0..members.nodes.len()).filter(|node| knows(*node)).count();
+/// Has a majority of the nodes that voted for the claim know its token, and returns those that do. Whoever comes next has one
+/// of them in its own majority, and that node lets it in after this claim, so above the token. A node that knows the token
+/// and voted for somebody else, who waits elsewhere, has let that one in below it. A node that gave the token or a higher one
+/// knows it; where every node voted, that is a majority already.
+pub(super) async fn raise(
+    members: &Arc<Members>,
+    claim: &Claim,
+    given: Vec<(usize, Token)>,
+    token: Token,
+) -> Result<Vec<usize>> {
+    let mut knowing: Vec<usize> = given.iter().filter(|(_, given)| *given >= token).map(|(node, _)| *node).collect();
     let mut ballot = Ballot::new(members.nodes.len());
-    for place in (0..members.nodes.len()).filter(|node| !knows(*node)) {
+    for place in (0..members.nodes.len()).filter(|node| !knowing.contains(node)) {
         let (node, name, members) = (Arc::clone(&members.nodes[place]), claim.name.clone(), Arc::clone(members));
         let question = async move {
             timeout(members.limit(), node.raise(&name, token)).await.unwrap_or_else(|_| Err(members.no_answer()))
@@ -246,16 +256,21 @@ pub(super) async fn raise(members: &Arc<Members>, claim: &Claim, given: Vec<(usi
         ballot.ask(place, Box::pin(question));
     }
     let mut failures = Vec::new();
-    while known < members.majority() {
+    while knowing.len() < members.majority() {
         if ballot.is_complete() {
-            return Err(members.too_few(known, "took over the token", failures));
+            return Err(members.too_few(knowing.len(), "took over the token", failures));
         }
         for (node, answer) in ballot.answers().await {
             match answer {
-                Ok(counter) => known += usize::from(counter >= token),
+                Ok(counter) if counter >= token && given.iter().any(|(voter, _)| *voter == node) => knowing.push(node),
+                Ok(_) => {}
                 Err(error) => failures.push((node, error)),
             }
         }
     }
-    Ok(())
+    // The others hear of it in the background: a node that is told of a token by several outlives what one of them forgets.
+    if let Some(runtime) = members.runtime().filter(|_| !ballot.is_complete()) {
+        runtime.spawn(ballot.all());
+    }
+    Ok(knowing)
 }

@@ -43,8 +43,9 @@
 //! # Tokens
 //!
 //! Each node counts for itself, so a token that one majority makes may be lower than one that another made before. With
-//! [`Settings::fencing`] it is written back to a majority before the grant returns: whoever comes next has one of those nodes
-//! in its own majority. A grant's token is the highest of the lowest votes that are a majority, so that where every node
+//! [`Settings::fencing`] a majority of nodes that hold the claim, and no others, must know it before the grant returns: whoever
+//! comes next has one of those nodes in its own majority, and is let in there after this claim. (Any other node may have let
+//! somebody in already, below the token, who waits elsewhere.) A grant's token is the highest of the lowest votes that are a majority, so that where every node
 //! voted a majority knows it already, and it costs nothing; with fewer it costs a round trip. It rests on nodes that do not lose their counters, or seed
 //! them from a clock that does not go back ([`Fencing::DataOrClock`]) and is ahead of no other node's by longer than a node
 //! that forgot has no vote: it may have had the token from the one that is ahead. `quorum_token.rs` in the simulation's

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
+use std::time::Duration;
 
 use tenure_core::backend::{BoxFuture, Finding};
 use tenure_core::memory::Memory;
@@ -24,6 +25,8 @@ pub(crate) enum Cut {
     Deaf,
     /// Does everything but take over a token.
     Stubborn,
+    /// Requests arrive once this is over.
+    Slow,
 }
 
 /// One memory store, and its switch.
@@ -36,6 +39,11 @@ pub(crate) struct Flaky {
 impl Flaky {
     pub(crate) fn new() -> Self {
         Flaky { store: Memory::new(), switch: Arc::default() }
+    }
+
+    /// The same store over another network.
+    pub(crate) fn seen_from_elsewhere(&self) -> Self {
+        Flaky { store: self.store.clone(), switch: Arc::default() }
     }
 
     pub(crate) fn cut(&self, how: Cut) {
@@ -64,6 +72,9 @@ impl FlakyNode {
         }
         if self.is(Cut::Silent) {
             std::future::pending::<()>().await;
+        }
+        while self.is(Cut::Slow) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
         }
         let answer = request.await;
         if self.is(Cut::Deaf) {

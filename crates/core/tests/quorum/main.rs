@@ -352,6 +352,51 @@ async fn a_vote_that_is_over_does_not_make_the_token_older() {
     assert!(held.token() > token, "{} is not above {token}", held.token());
 }
 
+/// One node's clock is ahead. A waiter has a vote from the third node since before the first grant, and gets the other two by
+/// hand-over: its token must be above the grant's all the same, whether or not a node takes that over in time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_that_has_a_vote_already_gets_a_higher_token_than_a_grant_before() {
+    for first in [Cut::No, Cut::Stubborn] {
+        let nodes: Vec<Flaky> = (0..3).map(|_| Flaky::new()).collect();
+        let others: Vec<Flaky> = nodes.iter().map(Flaky::seen_from_elsewhere).collect();
+        let client = |nodes: &[Flaky]| {
+            let mut settings = Settings::default();
+            (settings.fencing, settings.node_limit) = (true, Settings::LONGEST_LIMIT);
+            Client::new(Quorum::new(nodes.iter().map(Flaky::node).collect(), settings).unwrap()).unwrap()
+        };
+        let ahead = Token::new(tenure_core::Clock::Boot.wall_micros() + 3_600_000_000);
+        nodes[1].node().raise(&LockName::new("x").unwrap(), ahead).await.unwrap();
+        let (one, other) = (client(&nodes), client(&others));
+        others[..2].iter().for_each(|node| node.cut(Cut::Slow));
+        let waiting = tokio::spawn(async move { lock(&other).await });
+        let seen = async |node: usize| {
+            let client = Client::new(nodes[node].store.backend()).unwrap();
+            let view = client.view("x").await.unwrap();
+            (view.holders.len(), view.line.len())
+        };
+        eventually_async("it has the third node's vote", async || seen(2).await == (1, 0)).await;
+        nodes[0].cut(first);
+        let granted = try_lock(&one).await.map(|held| held.expect("two nodes are free"));
+        others[..2].iter().for_each(|node| node.cut(Cut::No));
+        let mut last = Token::new(0);
+        match granted {
+            Ok(held) => {
+                eventually_async("it waits at the others", async || (seen(0).await, seen(1).await) == ((1, 1), (1, 1)))
+                    .await;
+                last = held.token();
+                held.release().await.unwrap();
+            }
+            Err(error) => {
+                assert_eq!(first, Cut::Stubborn, "{error}");
+                assert!(error.to_string().contains("1 of 3 nodes took over the token, and 2 must"), "{error}");
+            }
+        }
+        let held = in_time("its turn", waiting).await.unwrap();
+        assert!(held.token() > last, "{} is not above {last}", held.token());
+        held.release().await.unwrap();
+    }
+}
+
 /// A token is one node's. That this node does not answer, or has forgotten, must not make a hold look as if it were over.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hold_that_a_majority_has_is_never_said_to_be_over() {

@@ -111,6 +111,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (0..NAMES, any::<bool>(), any::<Option<u8>>())
             .prop_map(|(name, current, value)| Step::Cell { name, current, value }),
         2 => (0u64..40_000).prop_map(|by| Step::Raise { by }),
+        1 => Just(Step::Raise { by: 30 * 24 * 3_600_000_000 }), // a clock was ahead for a while
         1 => Just(Step::Tidy),
         6 => (100u64..6_000).prop_map(|micros| Step::Wait(Duration::from_micros(micros))),
     ]

@@ -3,6 +3,7 @@
 -- KEYS  1 lock, 2 line, 3 held, 4 names, 5 token, 6 ended
 -- ARGV  1 name, 2 publish or spublish, 3 id, 4 claim (see line.lua), 5 how long its key stays if it is alone, in ms
 --       6 how long it may stand in line unheard, 0 if it may not, 7 the time after which this request is too late
+--       and last the secret that a hand-over must know (see line.lua)
 -- gives {now, 'granted', token, left} with what is left of its window, {now, 'queued', first or not, change in or -1},
 --       {now, 'busy'}, {now, 'mismatch', kind, of}, {now, 'late'} or {now, 'ended'};
 --       or one number if that is the time, the token, and a whole ttl is left: a list costs as much as a command
@@ -29,7 +30,7 @@ if not found[1] then
       call('zadd', KEYS[4], '0', ARGV[1])
       -- What lasts for days need not be told so each time: when a new hour begins, and when the index does.
       if now - now % 3600000000 ~= last - last % 3600000000 then
-        call('expire', KEYS[5], '90000')
+        call('pexpireat', KEYS[5], math.ceil(token / 1000) + 90000000)
         call('expire', KEYS[4], '259200')
       elseif call('zcard', KEYS[4]) == 1 then
         call('expire', KEYS[4], '259200')
@@ -46,9 +47,9 @@ if not found[1] then
       local alive = now + ARGV[6]
       if alone ~= '' and opens > now and kind_there == kind_wanted and alive <= keeps then
         local head = call('zrange', KEYS[2], 0, 0)[1]
-        local first = head and call('hget', KEYS[1], head)
+        local first = head and call('hget', KEYS[1], string.sub(head, 1, 16))
         if first and select(4, struct.unpack('<Bddd', first)) > now then
-          call('zadd', KEYS[2], number + 1, ARGV[3])
+          call('zadd', KEYS[2], number + 1, ARGV[3] .. ARGV[#ARGV])
           call('hset', KEYS[1],
             ARGV[3], struct.pack('<Bdddd', 0, number + 1, now, alive, 0) .. ARGV[4],
             'm', struct.pack('<BI4I4dddI2c0', kind_there, taken, of, number + 1, keeps, opens, 16, alone))

@@ -9,6 +9,9 @@
 --              kind B, mode B (0 exclusive, 1 shared, 2 permits), take I4, of I4, ttl d, handover d, delay d,
 --              inbox I2 + bytes, whose it is (opaque)
 --   a<id>      what somebody asked of its holder (opaque)
+-- `line` has each waiter's id and the secret that its client drew, in one member. No view reads that, so whoever may only
+-- look at records cannot say what a hand-over says to the waiter.
+--
 -- All times are microseconds. An exclusive claim takes 0 of 0 and a shared one 1 of as many as there can be, so one rule
 -- lets everybody in: nobody has it exclusively, and there is room.
 --
@@ -69,7 +72,7 @@ local function drop(t)
   end
   call('hdel', lock, t.id, 'a' .. t.id)
   if t.stage == 0 then
-    call('zrem', line, t.id)
+    call('zremrangebyscore', line, t.number, t.number)
   elseif t.mode == 0 then
     alone = nil
   else
@@ -165,17 +168,17 @@ local function sweep()
   end
   repeat
     local heads = call('zrange', line, 0, 1)
-    for _, id in ipairs(heads) do
-      first = id
-      local t = ticket(id)
+    for _, head in ipairs(heads) do
+      first = string.sub(head, 1, 16)
+      local t = ticket(first)
       if not t then
-        call('zrem', line, id)
+        call('zrem', line, head)
       elseif t.ends <= now then
         drop(t)
       elseif admits(t) then
-        call('zrem', line, id)
+        call('zrem', line, head)
         grant(t, t.handover)
-        mail[#mail + 1] = {t.inbox, 'g' .. id .. struct.pack('<ddd', t.token, now, t.handover)}
+        mail[#mail + 1] = {t.inbox, 'g' .. head .. struct.pack('<dd', t.token, now)}
       else
         return
       end
@@ -223,7 +226,7 @@ local function tell()
     call('incrby', token_key, last - before)
     -- What lasts for days need not be told so each time: when a new hour begins is enough.
     if now - now % 3600000000 ~= before - before % 3600000000 then
-      call('expire', token_key, '90000')
+      call('pexpireat', token_key, math.ceil(last / 1000) + 90000000) -- not before the clock is past it
       call('expire', names, '259200')
     end
   end

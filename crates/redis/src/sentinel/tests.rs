@@ -1,10 +1,10 @@
-//! Real sentinels: who is master, before and after a failover, with logins and without answers.
+//! Real sentinels: who is master, before and after a failover, with logins, lies and without answers.
 
 use std::process::{Child, Command, Stdio};
 
 use tenure_core::StoreUrl;
 use tenure_testkit::eventually;
-use tenure_testkit::servers::redis::{Connection, Redis, RedisOptions};
+use tenure_testkit::servers::redis::{Connection, Redis, RedisOptions, SentinelOptions, Sentinels};
 
 use super::*;
 
@@ -18,6 +18,11 @@ struct Sentinel {
 
 impl Sentinel {
     async fn of(master: &Redis) -> Self {
+        Self::of_epoch(master, 0).await
+    }
+
+    /// One that knows of so many failovers.
+    async fn of_epoch(master: &Redis, epoch: u64) -> Self {
         let place = Redis::start(RedisOptions::new());
         place.kill();
         let directory = tempfile::tempdir().unwrap();
@@ -25,6 +30,7 @@ impl Sentinel {
         let (port, master) = (place.port(), master.port());
         let lines = format!(
             "port {port}\nbind 127.0.0.1\nsentinel monitor main 127.0.0.1 {master} 1\nsentinel down-after-milliseconds main 60000\n\
+             sentinel config-epoch main {epoch}\n\
              sentinel failover-timeout main 3000\n"
         );
         std::fs::write(&file, lines).unwrap();
@@ -62,30 +68,26 @@ async fn asked(url: &str) -> Result<Address> {
 
 #[tokio::test]
 async fn the_master_is_found_and_after_a_failover_the_new_one() {
-    let (first, second) = (Redis::start(RedisOptions::new()), Redis::start(RedisOptions::new()));
-    second.command(&["REPLICAOF", "127.0.0.1", &first.port().to_string()]);
-    eventually("the replica follows", || second.info("replication")["master_link_status"] == "up").await;
-    let sentinel = Sentinel::of(&first).await;
-    let dead = Redis::start(RedisOptions::new());
-    dead.kill();
-    let hosts = format!("127.0.0.1:{},127.0.0.1:{}", dead.port(), sentinel.port());
-    let url = format!("redis+sentinel://{hosts}/main");
-    assert_eq!(asked(&url).await.unwrap(), at(first.port()));
+    let all = Sentinels::start(SentinelOptions::default());
+    all.sentinels()[0].kill(); // the others are a majority
+    assert_eq!(asked(&all.url()).await.unwrap(), at(all.servers()[0].port()));
+    let (_, next) = all.kill_master();
+    assert_eq!(asked(&all.url()).await.unwrap(), at(next.port()));
+}
 
-    // The sentinel learns of replicas from their master, every ten seconds or when told to look.
-    let knows = || {
-        let mut connection = Connection::open(sentinel.place.address()).unwrap();
-        !connection.call(&["SENTINEL", "REPLICAS", "main"]).unwrap().list().is_empty()
-    };
-    eventually("the sentinel knows the replica", knows).await;
-    // Only from here on: a master that stood still for a moment must not have been taken for dead before.
-    sentinel.call(&["SENTINEL", "SET", "main", "down-after-milliseconds", "300"]).unwrap();
-    first.kill();
-    tenure_testkit::eventually_async("the new master is named", async || {
-        asked(&url).await.is_ok_and(|found| found == at(second.port()))
-    })
-    .await;
-    assert_eq!(second.info("replication")["role"], "master");
+#[tokio::test]
+async fn one_sentinel_alone_names_nobody_whatever_its_epoch() {
+    let (server, stranger) = (Redis::start(RedisOptions::new()), Redis::start(RedisOptions::new()));
+    let (one, liar, other) =
+        (Sentinel::of(&server).await, Sentinel::of_epoch(&stranger, 1_000_000).await, Sentinel::of(&server).await);
+    let hosts = [&one, &liar, &other].map(|sentinel| format!("127.0.0.1:{}", sentinel.port())).join(",");
+    let url = format!("redis+sentinel://app:hunter2@{hosts}/main");
+    assert_eq!(asked(&url).await.unwrap(), at(server.port()));
+    drop(other);
+    let error = asked(&url).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert!(error.to_string().contains("2 of 3 sentinels must name the same master"), "{error}");
+    assert!(!format!("{error} {error:?}").contains("hunter"), "{error}");
 }
 
 #[tokio::test]
@@ -101,7 +103,7 @@ async fn a_name_that_the_sentinels_do_not_know_is_said_with_those_they_do() {
 async fn sentinels_have_logins_of_their_own() {
     let redis = Redis::start(RedisOptions::new());
     let sentinel = Sentinel::of(&redis).await;
-    let rights = "+sentinel|get-master-addr-by-name +sentinel|master +sentinel|masters";
+    let rights = "+sentinel|get-master-addr-by-name +sentinel|masters";
     let mut user = vec!["ACL", "SETUSER", "watcher", "on", ">hunter2", "-@all"];
     user.extend(rights.split(' '));
     sentinel.call(&user).unwrap();
@@ -137,10 +139,10 @@ async fn nobody_to_ask() {
 }
 
 #[test]
-fn the_newest_epoch_is_believed_and_among_equals_the_most() {
-    let said = |port: Option<u16>, epoch| Said { master: port.map(at), epoch, services: Vec::new() };
-    assert_eq!(newest(&[]), None);
-    assert_eq!(newest(&[said(None, 9), said(Some(1), 1)]), Some(at(1)));
-    assert_eq!(newest(&[said(Some(1), 3), said(Some(2), 4), said(Some(1), 3)]), Some(at(2)));
-    assert_eq!(newest(&[said(Some(2), 3), said(Some(1), 3), said(Some(1), 3)]), Some(at(1)));
+fn a_master_needs_so_many_voices() {
+    let said = |port: Option<u16>| Said { master: port.map(at), services: Vec::new() };
+    assert_eq!(agreed(&[], 1), None);
+    assert_eq!(agreed(&[said(None), said(Some(1))], 1), Some(at(1)));
+    assert_eq!(agreed(&[said(None), said(Some(1)), said(Some(2))], 2), None);
+    assert_eq!(agreed(&[said(Some(2)), said(Some(1)), said(Some(2))], 2), Some(at(2)));
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure_core::Instant;
+use tenure_core::{Instant, Token};
 use tenure_testkit::history::expect_sound;
 use tenure_testkit::servers::Step;
 use tenure_testkit::servers::redis::{Redis, RedisOptions};
@@ -74,6 +74,23 @@ async fn nobody_gets_in_early_when_it_is_set_to_earlier() {
     expect_sound(&record.history());
     drop(expiring);
     leaves_nothing(&server, [one, other]).await;
+}
+
+/// It was a month ahead, and so is the last token. That is remembered until the clock is past it, however long nobody comes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_token_from_a_clock_that_was_ahead_is_remembered_until_the_clock_is_past_it() {
+    let server = Redis::start(RedisOptions::new().skewed());
+    let client = client(&server.url()).await;
+    let day = MINUTE * 60 * 24;
+    let mut last = Token::new(0);
+    for step in [Step::Forward(day * 30), Step::Back(day * 30), Step::Forward(day * 2)] {
+        server.step_clock(step);
+        let held = in_time("the lock is free", client.mutex("x").unwrap().ttl(LONG).unwrap().lock()).await.unwrap();
+        assert!(held.token() > last, "{} is not above {last} after {step:?}", held.token());
+        last = held.token();
+        held.release().await.unwrap();
+    }
+    leaves_nothing(&server, [client]).await;
 }
 
 /// It jumps to and fro under load: nobody hangs, and tokens never fall.

@@ -1,8 +1,9 @@
 //! A user with the documented rights can do everything, and one that lacks some is told which.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
-use tenure_core::{Client, ErrorKind, Instant, Standing};
+use tenure_core::{Client, ErrorKind, Instant, Phase, Standing};
 use tenure_testkit::servers::redis::{Redis, RedisCluster, RedisOptions};
 use tenure_testkit::{eventually, in_time};
 
@@ -95,6 +96,59 @@ async fn a_user_with_the_documented_rights_can_do_everything_in_a_cluster() {
     for node in cluster.nodes() {
         assert_eq!(refusals(node), Vec::<Vec<String>>::new());
     }
+}
+
+/// A user that may look and publish knows a waiter's claim, and the channel on which its client listens. What it says there is not
+/// what the server would say.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_user_that_may_only_look_and_publish_forges_no_message() {
+    let server = Redis::start(RedisOptions::new());
+    server.command(&acl_line());
+    let viewer = "ACL SETUSER viewer on >LOOK resetkeys %R~tenure:* resetchannels &tenure:* -@all +hgetall +mget +publish";
+    server.command(&viewer.split(' ').collect::<Vec<_>>());
+    let clients = [client(&server.url_as("app", "SECRET")).await, client(&server.url_as("app", "SECRET")).await];
+    let [one, other] = &clients;
+    let held = one.mutex("x").unwrap().ttl(LONG).unwrap().lock().await.unwrap();
+    let beside = other.mutex("y").unwrap().ttl(LONG).unwrap().lock().await.unwrap();
+    let waiting = tokio::spawn({
+        let mutex = other.mutex("x").unwrap().ttl(LONG).unwrap().keep(false);
+        async move { mutex.lock().await.unwrap() }
+    });
+    line_is(one, "x", 1).await;
+
+    let mut viewer = redis::Client::open(server.url_as("viewer", "LOOK")).unwrap().get_connection().unwrap();
+    let record: HashMap<Vec<u8>, Vec<u8>> = redis::cmd("HGETALL").arg("tenure:{0}:lock:x").query(&mut viewer).unwrap();
+    let forged: f64 = 9_007_199_254_740_991.0;
+    for (id, ticket) in record.iter().filter(|(field, _)| field.len() == 16) {
+        let waits = ticket[0] == 0;
+        let long = usize::from(u16::from_le_bytes(ticket[67..69].try_into().unwrap()));
+        let inbox = &ticket[69..69 + long];
+        let now = tenure_core::Clock::Boot.wall_micros() as f64;
+        let numbers = [forged, now, 3_600e6].map(f64::to_le_bytes).concat();
+        let granted = |secret: &[u8], numbers: &[u8]| [b"g", &id[..], secret, numbers].concat();
+        let grants = [
+            granted(&[], &numbers),
+            granted(&[], &numbers[..16]),
+            granted(&[0; 16], &numbers[..16]),
+            granted(id, &numbers[..16]),
+        ];
+        for payload in grants.into_iter().filter(|_| waits).chain([[b"l", &id[..]].concat()]) {
+            let heard: u32 = redis::cmd("PUBLISH").arg(inbox).arg(payload).query(&mut viewer).unwrap();
+            assert_eq!(heard, 1, "its client listens there");
+        }
+    }
+    // What is said to them now comes after all that.
+    assert_eq!((one.ask("x", "please").await.unwrap(), one.ask("y", "please").await.unwrap()), (1, 1));
+    in_time("the request", async { tokio::join!(held.asked(), beside.asked()) }).await;
+    held.check().unwrap();
+    assert!(!waiting.is_finished(), "two would hold");
+    eventually("the store says that it holds", || held.phase() == Phase::Held).await;
+    held.release().await.unwrap();
+    let next = in_time("the hand-over", waiting).await.unwrap();
+    assert!(next.token().get() < forged as u64, "{} was forged", next.token());
+    next.release().await.unwrap();
+    beside.release().await.unwrap();
+    leaves_nothing(&server, clients).await;
 }
 
 /// Every verb there is, by every script.

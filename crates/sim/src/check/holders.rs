@@ -2,7 +2,8 @@
 //!
 //! - P1, P9, P10: the windows of holds that exclude each other do not overlap. A store that forgot everything has broken
 //!   this for those it forgot, and for nobody else.
-//! - P2: a hold that was asked for after another had ended has the higher token, and no two share one.
+//! - P2: a hold that was given after one that excludes it had ended has the higher token, whenever it was asked for; so has one
+//!   that was asked for after any other had ended; and no two share one.
 //! - P3: the fenced resource accepts a token from one hold only, and never goes back.
 //! - P12: loss is told when the window ends: not later, and not before unless the store gave the hold away.
 //! - P14: observers see terms that were really given, and they rise.
@@ -141,6 +142,14 @@ fn tokens(holds: &[Hold], grants: &Grants, violations: &mut Vec<String>) {
             let later = other.pieces[0].token;
             if later == token {
                 violations.push(format!("P2: holds {} and {} share token {token}", one.number, other.number));
+            }
+            let excluded = |piece: &&Piece| !together(piece.mode, other.pieces[0].mode) && piece.to <= other.pieces[0].from;
+            if let Some(before) = one.pieces.iter().filter(excluded).find(|piece| later <= piece.token) {
+                let before = before.token;
+                violations.push(format!(
+                    "P2: hold {} was given token {later} after hold {} had ended, which had {before}",
+                    other.number, one.number
+                ));
             }
             if one.to <= other.asked && later <= one.pieces.last().expect("never empty").token {
                 violations.push(format!("P2: hold {} came after hold {} and has no higher token", other.number, one.number));
