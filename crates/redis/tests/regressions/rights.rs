@@ -140,8 +140,8 @@ async fn a_user_that_may_only_look_and_publish_forges_no_message() {
     // What is said to them now comes after all that.
     assert_eq!((one.ask("x", "please").await.unwrap(), one.ask("y", "please").await.unwrap()), (1, 1));
     in_time("the request", async { tokio::join!(held.asked(), beside.asked()) }).await;
-    held.check().unwrap();
     assert!(!waiting.is_finished(), "two would hold");
+    held.check().unwrap();
     eventually("the store says that it holds", || held.phase() == Phase::Held).await;
     held.release().await.unwrap();
     let next = in_time("the hand-over", waiting).await.unwrap();
