@@ -14,7 +14,7 @@ use crate::config::Layout;
 use crate::ear::Told;
 use crate::error::{Failure, Next};
 use crate::inner::Inner;
-use crate::leases::{OnLease, seconds, waiting_seconds};
+use crate::leases::{OnLease, waiting_seconds};
 use crate::line::{Front, Seen, first_read, first_seen, reads, seen};
 use crate::link::{Answer, Link};
 use crate::proto::*;

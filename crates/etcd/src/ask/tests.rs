@@ -4,6 +4,7 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+use tenure_core::Kind;
 use tenure_testkit::eventually_async;
 
 use super::*;

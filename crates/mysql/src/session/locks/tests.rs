@@ -1,6 +1,6 @@
 //! Waits, as a session's server sees them.
 
-use tenure_core::StoreUrl;
+use tenure_core::{Mode, StoreUrl};
 use tenure_testkit::servers::mariadb::{MariaDb, MariaDbOptions};
 use tenure_testkit::{claim, in_time};
 
