@@ -59,12 +59,13 @@ pub trait Backend: Send + Sync + 'static {
     /// it says `Ok`.
     fn release<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<()>>;
 
-    /// Makes a reader of the writer that holds an rw lock, in place, and lets in whom that makes room for. Its token and its window
-    /// stay as they are. `false` if it is not held any more. A store whose [`Abilities`] have no `downgrade` gives
-    /// [`Unsupported`](ErrorKind::Unsupported).
+    /// Makes a reader of the writer that holds an rw lock, in place, and lets in whom that makes
+    /// room for. Its token and its window stay as they are. `false` if it is not held any more. A
+    /// store whose [`Abilities`] have no `downgrade` gives [`Unsupported`](ErrorKind::Unsupported).
     ///
-    /// A hold that is a reader's already stays one, and the answer is `true`. Nothing makes a reader the writer, so a copy that
-    /// arrives late finds a reader or nothing. [`Record::downgrade`](crate::record::Record::downgrade) is the rule to the letter.
+    /// A hold that is a reader's already stays one, and the answer is `true`. Nothing makes a
+    /// reader the writer, so a copy that arrives late finds a reader or nothing.
+    /// [`Record::downgrade`](crate::record::Record::downgrade) is the rule to the letter.
     fn downgrade<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<bool>>;
 
     /// Who holds and who waits.

@@ -189,8 +189,9 @@ impl Guard {
         }
     }
 
-    /// Turns a held write lock into a read lock without letting go in between, and lets other readers in. The hold keeps its token
-    /// and its window. On Redlock this is [`Unsupported`](ErrorKind::Unsupported).
+    /// Turns a held write lock into a read lock without letting go in between, and lets other
+    /// readers in. The hold keeps its token and its window. On Redlock this is
+    /// [`Unsupported`](ErrorKind::Unsupported).
     ///
     /// # Cancel safety
     /// Dropped before it completes, the store may or may not have let readers in; this guard is a reader's then.

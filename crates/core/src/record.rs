@@ -272,10 +272,11 @@ impl Record {
         }
     }
 
-    /// Makes a reader of the writer that holds an rw lock, in place, and lets in whom that makes room for. It keeps its token and
-    /// its expiry. `false` if it is not held any more.
+    /// Makes a reader of the writer that holds an rw lock, in place, and lets in whom that makes
+    /// room for. It keeps its token and its expiry. `false` if it is not held any more.
     ///
-    /// A reader stays a reader: no verb makes it the writer, so a copy of the request that arrives late changes nothing.
+    /// A reader stays a reader: no verb makes it the writer, so a copy of the request that arrives
+    /// late changes nothing.
     pub fn downgrade(&mut self, id: ClaimId, at: Moment, woken: &mut Vec<Wake>) -> bool {
         self.sweep(at, woken);
         let Some(place) = self.place(id) else { return false };

@@ -329,7 +329,8 @@ impl Inner {
         }
     }
 
-    /// Looks how a claim stands that is in line. The first look also moves it to the short lease of those who wait.
+    /// Looks how a claim stands that is in line. The first look also moves it to the short lease of
+    /// those who wait.
     pub(crate) async fn look(&self, claim: &Claim, place: &Place) -> std::result::Result<Seen, Failure> {
         let seconds = waiting_seconds(claim);
         let (key, revision, written, on) = {

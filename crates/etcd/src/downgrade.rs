@@ -1,11 +1,12 @@
 //! Making a reader of the writer that holds an rw lock.
 //!
-//! The claim keeps its key, and so its place in line and its token. The key's value says that it reads, and the readers who watch
-//! the key are let in by that.
+//! The claim keeps its key, and so its place in line and its token. The key's value says that it
+//! reads, and the readers who watch the key are let in by that.
 //!
-//! Who can interleave: a read of the key, and then a write if nobody wrote the key since. An operator who asks the holder to release
-//! writes the value, and a renewal moves the key to another lease: then it is done once more. A copy of the write that arrives late
-//! finds a key that was written since, and does nothing.
+//! Who can interleave: a read of the key, and then a write if nobody wrote the key since. An
+//! operator who asks the holder to release writes the value, and a renewal moves the key to another
+//! lease: then it is done once more. A copy of the write that arrives late finds a key that was
+//! written since, and does nothing.
 
 use tenure_core::{Claim, Result};
 

@@ -101,7 +101,7 @@ mod tests {
         "end 613e9e5a0c67b29285a289f3b2a2bb6c0731c38f",
         "renew 65bfab4b937a1c98c2a6a855b839a00176c2c0a9",
         "touch f0d1c27859cdc353bf39b6021f1c0b1a14a25c97",
-        "downgrade 732bcdd87ad9973b54af13f4178e393d76264025",
+        "downgrade 2b67d0d53f8cca25973f4980bb7177f13b70dd88",
         "request 42d940e0f5aefaa96941a4120c69f2965a8f1cce",
         "break 5cc230afc242253be9f9b85c5be7ea94b20c80d3",
         "view 52ba13aecdab0f83cedacdba49342642c9b8fda2",

@@ -1,4 +1,5 @@
-//! A downgrade that is stuck in a connection until its holder has released and is the writer anew: it arrives, and does nothing.
+//! A downgrade that is stuck in a connection until its holder has released and is the writer anew:
+//! it arrives, and does nothing.
 
 use std::time::Duration;
 
@@ -14,17 +15,20 @@ use self::stage::{LONG, calls, client, leaves_nothing};
 #[path = "faults/stage.rs"]
 mod stage;
 
-/// After this long without an answer a connection counts as stuck, and what is asked next takes another one.
+/// After this long without an answer a connection counts as stuck, and what is asked next takes
+/// another one.
 const STUCK: Duration = Duration::from_millis(100);
 
-/// The writer. The connection that has asked for it has also sent `beacon`, which nobody else names.
+/// The writer. The connection that has asked for it has also sent `beacon`, which nobody else
+/// names.
 async fn writer(client: &Client) -> Guard {
     client.rw_lock("beacon").unwrap().write().await.unwrap().release().await.unwrap();
     client.rw_lock("x").unwrap().ttl(LONG).unwrap().keep(false).write().await.unwrap()
 }
 
-/// Begins a downgrade, which gets stuck on its way to the server, and gives it up. `None` if it was done all the same: a machine
-/// that stood still may have cost the holder that connection, so that the request went by another.
+/// Begins a downgrade, which gets stuck on its way to the server, and gives it up. `None` if it was
+/// done all the same: a machine that stood still may have cost the holder that connection, so that
+/// the request went by another.
 async fn stuck_downgrade(proxy: &Proxy, held: &mut Guard) -> Option<FaultId> {
     let stuck = proxy.set(Which::sent("beacon"), Fault::Hold(Toward::Server));
     let before = proxy.counters().requests;

@@ -280,7 +280,8 @@ impl SimStore {
         if let Some(record) = self.records.get_mut(name) {
             downgrade_wrongly(record, id, at, mutant);
         }
-        // As the downgrade itself begins; apart, so that who is let in by it is seen before who is downgraded.
+        // As the downgrade itself begins; apart, so that who is let in by it is seen before who is
+        // downgraded.
         self.verb(name, at, log, |record, woken| record.sweep(at, woken));
         let Some(record) = self.records.get_mut(name) else { return Reply::Downgraded(false) };
         let (before, waited, mut woken) = (record.clone(), waiters(record), Vec::new());

@@ -356,7 +356,8 @@ impl Worker {
         let patience = if self.rng.chance(100) { self.rng.millis(0, 30) } else { Duration::from_secs(600) };
         let Some(Taken::One(guard)) = &mut held.taken else { return true };
         self.world.write(Event::StepsDown { hold });
-        // Without a yes it is a reader all the same, and may let go, or go on while the request is still under way.
+        // Without a yes it is a reader all the same, and may let go, or go on while the request is
+        // still under way.
         matches!(timeout(patience, guard.downgrade()).await, Ok(Ok(()))) || self.rng.chance(500)
     }
 }

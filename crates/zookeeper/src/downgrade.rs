@@ -1,12 +1,14 @@
 //! Making a reader of the writer that holds an rw lock.
 //!
-//! A mode is in the name of a node, so that everybody who lists knows it. So a reader is another node **at the same place**: its
-//! name is written whole, with the number of the writer's and the next generation. One transaction makes the one and deletes the
-//! other. Readers who watch the writer's node are let in by that; writers look again. The token stays, and is written into the node.
+//! A mode is in the name of a node, so that everybody who lists knows it. So a reader is another
+//! node **at the same place**: its name is written whole, with the number of the writer's and the
+//! next generation. One transaction makes the one and deletes the other. Readers who watch the
+//! writer's node are let in by that; writers look again. The token stays, and is written into the
+//! node.
 //!
-//! Who can interleave: a downgrade and the end of one claim take turns. Whether one without an answer was done is found out before
-//! the next request of that claim, and where the writer's node is seen to have gone: the watch on the hold's own node goes to the
-//! reader's then.
+//! Who can interleave: a downgrade and the end of one claim take turns. Whether one without an
+//! answer was done is found out before the next request of that claim, and where the writer's node
+//! is seen to have gone: the watch on the hold's own node goes to the reader's then.
 
 use std::sync::Arc;
 
@@ -23,7 +25,8 @@ impl Inner {
     /// Makes a reader of a writer; `false` if it is not held any more.
     ///
     /// # Cancel safety
-    /// Dropped, it may have been done or not: that is found out in the background, or by the next downgrade or the release.
+    /// Dropped, it may have been done or not: that is found out in the background, or by the next
+    /// downgrade or the release.
     pub(crate) async fn downgrade(self: &Arc<Self>, claim: &Claim) -> Result<bool> {
         let Some(entry) = self.entry(claim.id) else { return Ok(false) };
         let _turn = entry.turn.lock().await;
@@ -33,8 +36,8 @@ impl Inner {
         }
     }
 
-    /// The hold as it is, once it is known whether a downgrade without an answer was done; `None` if there is none. Whoever asks
-    /// has the turn.
+    /// The hold as it is, once it is known whether a downgrade without an answer was done; `None`
+    /// if there is none. Whoever asks has the turn.
     pub(crate) async fn settled(&self, id: ClaimId) -> Result<Option<Entry>> {
         let held = || self.entry(id).filter(|entry| entry.granted && !entry.lost && !entry.user.0.is_over());
         let Some(entry) = held() else { return Ok(None) };

@@ -158,7 +158,8 @@ fn readers_and_writers(server: &ZooKeeper, path: &str) -> (usize, usize) {
     (count("rw.r-"), count("rw.w-"))
 }
 
-/// A writer steps down and does not wait to hear of it: it goes on as a reader, by its new node, and that is watched.
+/// A writer steps down and does not wait to hear of it: it goes on as a reader, by its new node,
+/// and that is watched.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_downgrade_that_was_dropped_is_done() {
     let server = ZooKeeper::start(ZooKeeperOptions::new());

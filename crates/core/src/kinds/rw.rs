@@ -9,8 +9,8 @@ use crate::{Guard, Mode, Result, Wait};
 /// Many readers or one writer. Phase-fair: readers that come after a waiting writer queue behind it, so neither a stream
 /// of readers nor a stream of writers starves the other.
 ///
-/// A writer may [`downgrade`](Guard::downgrade). A reader that wants to write releases and locks for writing: two readers that
-/// waited for each other to leave would wait for ever.
+/// A writer may [`downgrade`](Guard::downgrade). A reader that wants to write releases and locks
+/// for writing: two readers that waited for each other to leave would wait for ever.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> tenure_core::Result<()> {

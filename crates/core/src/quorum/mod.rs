@@ -37,8 +37,9 @@
 //! # What it cannot do
 //!
 //! A fair mutex, since nodes may disagree on who came first. A semaphore: of two permits A and B can hold both of one node,
-//! B and C of the next, A and C of the third, and all three have two of three votes. Cells. A downgrade: nodes that it did
-//! not reach would go on to keep readers out, and one hold would have two modes.
+//! B and C of the next, A and C of the third, and all three have two of three votes. Cells. A
+//! downgrade: nodes that it did not reach would go on to keep readers out, and one hold would have
+//! two modes.
 //!
 //! # Tokens
 //!

@@ -1,5 +1,6 @@
--- downgrade: makes a reader of the writer that holds an rw lock, and lets other readers in. It keeps its token and its window. A
--- reader stays a reader, so that a copy which arrives late changes nothing.
+-- downgrade: makes a reader of the writer that holds an rw lock, and lets other readers in. It
+-- keeps its token and its window. A reader stays a reader, so that a copy which arrives late
+-- changes nothing.
 --
 -- gives now, and 1; or 0 if it is not held any more
 CREATE /*M! OR REPLACE */ PROCEDURE {p}downgrade(IN p_name VARBINARY(512), IN p_id BINARY(16))

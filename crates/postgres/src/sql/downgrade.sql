@@ -1,5 +1,6 @@
--- downgrade: makes a reader of the writer that holds an rw lock, and lets other readers in. It keeps its token and its window. A
--- reader stays a reader, so that a copy which arrives late changes nothing.
+-- downgrade: makes a reader of the writer that holds an rw lock, and lets other readers in. It
+-- keeps its token and its window. A reader stays a reader, so that a copy which arrives late
+-- changes nothing.
 --
 -- Gives the time, and 1; or 0 if it is not held any more.
 CREATE OR REPLACE FUNCTION {downgrade}(of_name text, of_id uuid) RETURNS bigint[] LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$

@@ -1,5 +1,6 @@
--- downgrade: makes a reader of the writer that holds an rw lock, and lets other readers in. It keeps its token and its window. A
--- reader stays a reader, so that a copy which arrives late changes nothing.
+-- downgrade: makes a reader of the writer that holds an rw lock, and lets other readers in. It
+-- keeps its token and its window. A reader stays a reader, so that a copy which arrives late
+-- changes nothing.
 --
 -- KEYS  1 lock, 2 line, 3 held, 4 names, 5 token
 -- ARGV  1 name, 2 publish or spublish, 3 id

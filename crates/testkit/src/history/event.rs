@@ -101,7 +101,8 @@ pub enum Op {
     Queue,
     /// Let go: trust ends at `invoke`, and it is surely gone at `ok`, or at `fail` if it was lost.
     Release,
-    /// Made a reader of the writer that it is, in place: it may not rely on being alone from `invoke` on.
+    /// Made a reader of the writer that it is, in place: it may not rely on being alone from
+    /// `invoke` on.
     Downgrade,
     /// The holder was told that it lost the name (`ok`).
     Lost,

@@ -23,7 +23,8 @@ pub struct Hold {
     pub gone: Option<u64>,
     /// The fencing number it was granted with.
     pub token: u64,
-    /// What it was held as: one piece, or two where it was downgraded, which follow each other without a gap.
+    /// What it was held as: one piece, or two where it was downgraded, which follow each other
+    /// without a gap.
     pub segments: Vec<Segment>,
 }
 

@@ -130,7 +130,8 @@ pub async fn release(scene: &Scene) {
     .await;
 }
 
-/// A downgrade that is dropped under way leaves one hold, in one mode or the other, that ends with its guard.
+/// A downgrade that is dropped under way leaves one hold, in one mode or the other, that ends with
+/// its guard.
 pub async fn downgrade(scene: &Scene) {
     at_every_poll(scene, async |clients: &[Client; 2], _| {
         let mut held = clients[1].rw_lock("x").unwrap().ttl(LONG).unwrap().write().await.unwrap();

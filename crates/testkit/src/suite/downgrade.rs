@@ -54,7 +54,8 @@ pub async fn a_lost_hold_cannot_be_downgraded(scene: &Scene) {
     assert_eq!(writer.downgrade().await.unwrap_err().kind(), ErrorKind::Lost);
 }
 
-/// A downgrade does not make a hold last longer than the store lets it: no window reaches past what the store keeps.
+/// A downgrade does not make a hold last longer than the store lets it: no window reaches past what
+/// the store keeps.
 pub async fn it_gives_no_more_time(scene: &Scene) {
     let (client, faults) = scene.faulty_client().await;
     let other = scene.client().await;
@@ -89,7 +90,8 @@ pub async fn a_lost_answer_can_be_asked_for_again(scene: &Scene) {
     scene.is_free(&client, "x").await;
 }
 
-/// A downgrade that arrives when its holder has released and holds anew, as the writer, is not for that hold: nobody is let in.
+/// A downgrade that arrives when its holder has released and holds anew, as the writer, is not for
+/// that hold: nobody is let in.
 pub async fn a_late_copy_does_nothing(scene: &Scene) {
     let (client, faults) = scene.faulty_client().await;
     let other = scene.client().await;

@@ -107,8 +107,8 @@ BEGIN
   END LOOP;
 END $$;
 
--- Makes a reader of the writer, with the same token. A session that has the lock alone gets the shared one at once, ahead of
--- everybody who waits.
+-- Makes a reader of the writer, with the same token. A session that has the lock alone gets the
+-- shared one at once, ahead of everybody who waits.
 CREATE OR REPLACE FUNCTION {session_downgrade}(of_name text, of_id bytea, is_shown boolean) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
   key CONSTANT bigint := {lock_key}(of_name);
