@@ -236,7 +236,7 @@ impl Desk for RecordDesk {
             store: "record",
             kinds: &Kind::ALL,
             fencing: Fencing::DataOrClock,
-            waiting: if self.server.weather == Weather::Fair { Waiting::Notified } else { Waiting::Polled },
+            waiting: Waiting::Notified,
             liveness: Liveness::Lease,
             reach: Reach::Process,
             cells: true,

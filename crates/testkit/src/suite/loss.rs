@@ -3,7 +3,6 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tenure_core::backend::Waiting;
 use tenure_core::{ErrorKind, Event, Instant, Kind, Phase};
 
 use super::{LONG, SHORT};
@@ -174,8 +173,6 @@ pub async fn a_release_that_is_lost_is_tried_again(scene: &Scene) {
 /// client, or by its own.
 pub async fn a_broken_hold_cannot_be_released(scene: &Scene) {
     let other = scene.client().await;
-    // Where nobody sends messages, only the next renewal tells a holder, and a release that comes before.
-    let is_told = other.abilities().waiting == Waiting::Notified;
     for has_waited in [false, true] {
         for by_itself in [false, true] {
             for is_told_first in [false, true] {
@@ -197,7 +194,7 @@ pub async fn a_broken_hold_cannot_be_released(scene: &Scene) {
                 let broken = Instant::now();
                 let following = in_time("the next is let in", next.mutex("x").unwrap().lock()).await.unwrap();
                 assert!(following.token() > held.token(), "{case}");
-                if is_told && is_told_first {
+                if is_told_first {
                     in_time("the loss is told", held.lost()).await;
                     let (told, stood_still) = (Instant::now().since(broken), observed.longest().await);
                     assert!(told < TOLD_AT_ONCE + stood_still, "{case}: told after {told:?}");
