@@ -71,12 +71,12 @@ impl Inner {
             Err(Trouble::Over(_)) => return Ok(None),
             Err(trouble) => return Err(self.explain(trouble, "look at", parent)),
         };
-        let owners = [Some(session.number()), entry.moving.as_ref().map(|other| other.0.number())];
+        let owner = session.number();
         let (mut first, mut rest) = (None, Vec::new());
         for (place, outcome) in mine.into_iter().zip(outcomes) {
             let Ok(Reply::Data(data, stat)) = outcome else { continue };
-            if !owners.contains(&Some(stat.owner)) {
-                continue; // what a session before these has left goes by itself
+            if stat.owner != owner {
+                continue; // what a session before this one has left goes by itself
             }
             let ticket = Ticket::decode(&data);
             let is_decided = entry.mode != Mode::Shared || place.mode != Mode::Exclusive || ticket.entered;
