@@ -83,8 +83,8 @@ impl Verbs {
         let select = |function, many| format!("SELECT {}", call(function, many));
         let from = |function, many| format!("SELECT * FROM {}", call(function, many));
         Verbs {
-            ask: select("ask", 17),
-            ask_one: select("ask_one", 17),
+            ask: select("ask", 16),
+            ask_one: select("ask_one", 16),
             end: select("end", 4),
             end_one: select("end_one", 4),
             renew: from("renew", 2),
@@ -144,7 +144,6 @@ impl Verbs {
             .arg(claims().map(|claim| &*claim.origin.host).collect::<Vec<_>>(), Type::TEXT_ARRAY)
             .arg(claims().map(|claim| i64::from(claim.origin.pid)).collect::<Vec<_>>(), Type::INT8_ARRAY)
             .arg(asks.iter().map(|ask| ask.queue).collect::<Vec<_>>(), Type::BOOL_ARRAY)
-            .arg(asks.iter().map(|ask| ask.by.map(|by| by as i64)).collect::<Vec<_>>(), Type::INT8_ARRAY)
     }
 
     fn ask_one<'a>(&'a self, me: ClientKey, listens: bool, alive: Duration, ask: &'a Asking) -> Request<'a> {
@@ -167,7 +166,6 @@ impl Verbs {
             .arg(&*claim.origin.host, Type::TEXT)
             .arg(i64::from(claim.origin.pid), Type::INT8)
             .arg(ask.queue, Type::BOOL)
-            .arg(ask.by.map(|by| by as i64), Type::INT8)
     }
 
     /// Ends claims, in the order of their names. Answer: [`ended`].
@@ -324,8 +322,7 @@ pub(crate) fn asked(rows: &[Row], many: usize) -> Parsed<Vec<(Asked, u64)>> {
             2 => Asked::Busy,
             3 => Asked::Locked,
             4 => Asked::Mismatch { kind: kind(says[1] as i16)?, of: u32::try_from(says[2]).map_err(|_| Garbled)? },
-            5 => Asked::Late,
-            6 => Asked::Ended,
+            5 => Asked::Ended,
             _ => return Err(Garbled),
         };
         Ok((asked, says[3] as u64))

@@ -97,7 +97,7 @@ mod tests {
     }
 
     const KNOWN: &[&str] = &[
-        "ask 1307885acc540364b37339576db2dc5f74e23037",
+        "ask b3fecebcf3d5f751a3dcb8964402811b50285d6d",
         "end 0879cbf4732e0588d197144fb84c0c77409fe3b2",
         "renew 65bfab4b937a1c98c2a6a855b839a00176c2c0a9",
         "touch f0d1c27859cdc353bf39b6021f1c0b1a14a25c97",

@@ -40,7 +40,8 @@ use self::unended::Unended;
 /// How long the server keeps the place of a waiter whose client it does not hear of.
 pub const ALIVE: Duration = Duration::from_secs(4);
 
-/// How long a mark stays that a claim was ended: longer than any ask of it may still be granted.
+/// How long a mark stays that a claim was ended. A copy of its ask that arrives later than this is granted, to nobody: it closes the
+/// name for one ttl.
 pub const MARK: Duration = Duration::from_secs(60);
 
 /// A store whose server does each verb in one atomic step, as [`Record`](crate::record::Record) does it.
@@ -186,8 +187,6 @@ pub struct Asking {
     pub claim: Claim,
     /// Whether it may stand in line, for [`ALIVE`] unheard.
     pub queue: bool,
-    /// After this, in microseconds of the server's clock, the request does nothing: it is somebody's who has given up.
-    pub by: Option<u64>,
 }
 
 /// What came of asking.
@@ -218,8 +217,6 @@ pub enum Asked {
         /// With so many permits, if it is a semaphore.
         of: u32,
     },
-    /// The request came after the time it was good for, and changed nothing.
-    Late,
     /// The claim was ended before this request of its came, and stays so.
     Ended,
 }

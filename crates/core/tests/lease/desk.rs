@@ -464,10 +464,7 @@ impl Drop for RecordDesk {
 }
 
 fn ask_one(client: ClientKey, server: &Server, state: &mut State, at: Moment, ask: &Asking) -> Asked {
-    let Asking { claim, queue, by } = ask;
-    if by.is_some_and(|by| by < micros(at.now)) {
-        return Asked::Late;
-    }
+    let Asking { claim, queue } = ask;
     if state.marks.get(&claim.id).is_some_and(|until| *until > at.now) {
         return Asked::Ended;
     }
