@@ -364,9 +364,13 @@ pub(crate) fn tidy(prefix: &str, name: &LockName, quiet: Duration) -> String {
 }
 
 /// The next names that may have something to tidy: idle ones, and those where time has ended somebody.
-pub(crate) fn names_after(prefix: &str, after: Option<&LockName>, limit: usize) -> String {
-    let after = after.map_or(String::new(), |after| format!("WHERE name > {} ", hex(after.as_str().as_bytes())));
-    format!("SELECT {NOW}; SELECT name FROM {prefix}name {after}ORDER BY name LIMIT {limit}")
+pub(crate) fn names_after(prefix: &str, after: Option<&LockName>, limit: usize, quiet: Duration) -> String {
+    let after = after.map_or(String::new(), |after| format!("name > {} AND ", hex(after.as_str().as_bytes())));
+    format!(
+        "SELECT {NOW}; SELECT name FROM {prefix}name WHERE {after}(waits > 0 OR IF(holds = 0, used + {}, ends) <= {NOW}) \
+         ORDER BY name LIMIT {limit}",
+        micros(quiet)
+    )
 }
 
 pub(crate) fn names(sets: &Rows) -> Read<Vec<LockName>> {

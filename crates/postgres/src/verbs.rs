@@ -9,7 +9,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use bytes::{BufMut, BytesMut};
-use tenure_core::lease::{Asked, Asking, Ended, Ending, Looked, Message, QUIET, Renewed, Said, Touched};
+use tenure_core::lease::{Asked, Asking, Ended, Ending, Looked, Message, Renewed, Said, Touched};
 use tenure_core::record::ClientKey;
 use tenure_core::{Ask, Claim, ClaimId, Holder, Kind, LockName, Mode, Note, Origin, Token, Versioned, View, Waiter};
 use tokio_postgres::Row;
@@ -66,6 +66,7 @@ pub(crate) struct Verbs {
     break_holds: String,
     cell_get: String,
     cell_set: String,
+    #[cfg(test)]
     tidy: String,
     tidy_after: String,
     leave: String,
@@ -102,9 +103,10 @@ impl Verbs {
             break_holds: select("break", 2),
             cell_get: layout.fill("SELECT {clock}(), version, value FROM (SELECT) u LEFT JOIN {cell} ON name = $1"),
             cell_set: select("cell_set", 3),
+            #[cfg(test)]
             tidy: select("tidy", 2),
             tidy_after: from("tidy_after", 3),
-            leave: select("leave", 2),
+            leave: select("leave", 1),
             hear: layout.fill("UPDATE {client} SET listens = true WHERE client = $1 AND NOT listens"),
             outlast: layout.fill(
                 "SELECT FROM {name} WHERE name IN (\
@@ -267,6 +269,7 @@ impl Verbs {
     }
 
     /// Removes names that are idle. Answer: [`done`].
+    #[cfg(test)]
     pub(crate) fn tidy<'a>(&'a self, names: &'a [LockName], quiet: Duration) -> Request<'a> {
         Request::new(&self.tidy)
             .arg(names.iter().map(LockName::as_str).collect::<Vec<_>>(), Type::TEXT_ARRAY)
@@ -274,18 +277,16 @@ impl Verbs {
     }
 
     /// Removes what dead clients left. Answer: [`tidied`].
-    pub(crate) fn tidy_after<'a>(&'a self, after: Option<&'a LockName>, limit: usize) -> Request<'a> {
+    pub(crate) fn tidy_after<'a>(&'a self, after: Option<&'a LockName>, limit: usize, quiet: Duration) -> Request<'a> {
         Request::new(&self.tidy_after)
             .arg(after.map(LockName::as_str), Type::TEXT)
             .arg(i32::try_from(limit).unwrap_or(i32::MAX), Type::INT4)
-            .arg(micros(QUIET), Type::INT8)
+            .arg(micros(quiet), Type::INT8)
     }
 
-    /// Removes what a client has besides its holds. Answer: [`done`].
-    pub(crate) fn leave<'a>(&'a self, me: ClientKey, names: &'a [LockName]) -> Request<'a> {
-        Request::new(&self.leave)
-            .arg(me as i64, Type::INT8)
-            .arg(names.iter().map(LockName::as_str).collect::<Vec<_>>(), Type::TEXT_ARRAY)
+    /// Removes what a client has besides claims. Answer: [`done`].
+    pub(crate) fn leave(&self, me: ClientKey) -> Request<'_> {
+        Request::new(&self.leave).arg(me as i64, Type::INT8)
     }
 
     /// Says that a client listens from now on, if it waits for anything. It answers nothing of interest.

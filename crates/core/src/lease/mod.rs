@@ -34,7 +34,7 @@ use crate::{Ask, Claim, ClaimId, Error, ErrorKind, Instant, Kind, LockName, Mode
 pub use self::backend::Lease;
 use self::batch::Lane;
 use self::ear::Ear;
-use self::tidy::Loose;
+use self::tidy::Sweeps;
 use self::unended::Unended;
 
 /// How long the server keeps the place of a waiter whose client it does not hear of.
@@ -106,15 +106,17 @@ pub trait Desk: Send + Sync + 'static {
         value: Option<&'a [u8]>,
     ) -> BoxFuture<'a, Answer<Option<u64>>>;
 
-    /// Removes what is left of these names if nobody has used them for [`QUIET`].
-    fn tidy<'a>(&'a self, names: &'a [LockName]) -> BoxFuture<'a, Answer<()>>;
+    /// Removes names that nobody has used for `quiet`, and what dead clients left behind, among at most `limit` names after this one;
+    /// the last name it looked at, or `None` at the end. Marks whose time is over and clients that are dead go along.
+    fn tidy_after<'a>(
+        &'a self,
+        after: Option<&'a LockName>,
+        limit: usize,
+        quiet: Duration,
+    ) -> BoxFuture<'a, Answer<Option<LockName>>>;
 
-    /// Looks for what dead clients left behind, in at most `limit` names after this one; the last name it looked at, or `None`
-    /// at the end. Marks whose time is over and clients that are dead go along.
-    fn tidy_after<'a>(&'a self, after: Option<&'a LockName>, limit: usize) -> BoxFuture<'a, Answer<Option<LockName>>>;
-
-    /// Removes these names if they are idle, whenever they were last used, and what else this client has in the store.
-    fn leave<'a>(&'a self, names: &'a [LockName]) -> BoxFuture<'a, Answer<()>>;
+    /// Removes what this client has in the store besides names.
+    fn leave(&self) -> BoxFuture<'_, Answer<()>>;
 
     /// The smallest request that a grant could possibly cost.
     fn probe(&self) -> BoxFuture<'_, Answer<()>>;
@@ -339,7 +341,7 @@ pub(crate) struct Inner<D> {
     unended: Unended,
     asks: Lane<Asking>,
     ends: Lane<Ending>,
-    loose: Loose,
+    sweeps: Sweeps,
     /// Whether the heart beats.
     beats: Arc<AtomicBool>,
 }
@@ -355,7 +357,7 @@ impl<D: Desk> Inner<D> {
             unended: Unended::default(),
             asks: Lane::default(),
             ends: Lane::default(),
-            loose: Loose::default(),
+            sweeps: Sweeps::default(),
             beats: Arc::default(),
         })
     }

@@ -69,7 +69,6 @@ impl<D: Desk> Inner<D> {
     pub(crate) async fn acquire(self: &Arc<Self>, claim: &Claim, wait: Wait) -> Result<Option<Grant>> {
         tokio::task::coop::consume_budget().await; // a task that locks in a loop must let others run
         self.start_heart();
-        self.tidy_now_and_then();
         let granted = self.wait_for(claim, wait).await?;
         if granted.is_some() {
             self.ear.holds(claim.id, true);
@@ -294,6 +293,7 @@ impl<D: Desk> Inner<D> {
         if self.beats.swap(true, Ordering::Relaxed) {
             return;
         }
+        self.sweep_at(Instant::now());
         let (inner, ear, beats) = (Arc::downgrade(self), Arc::clone(&self.ear), Lowered(Arc::clone(&self.beats)));
         self.spawn(async move {
             let _beats = beats; // wherever this ends, with its runtime or for want of one, the next waiter starts another
