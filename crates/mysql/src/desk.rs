@@ -76,7 +76,8 @@ impl Tables {
     pub(crate) fn new(settings: Settings, client: ClientKey) -> Self {
         let (settings, shared) = (Arc::new(settings), Arc::<Shared>::default());
         let link = |home| Link::new(&settings, &shared, home);
-        let (asks, keep, ear) = (link(false), link(true), link(false));
+        // The last two are used on the keeper's runtime. There a connection is made in the background, whoever gives up meanwhile.
+        let (asks, keep, ear) = (link(false), link(true), link(true));
         let at_once = AtOnce::new(&settings.prefix);
         Tables { settings, client, shared, asks, keep, ear, beat: AtomicU64::new(0), at_once, solo: Solo::default() }
     }
@@ -246,6 +247,10 @@ impl Desk for Tables {
             let sets = self.keep.send("renewing", |_| verbs::renew(self.prefix(), claims_of)).await?;
             self.sense(verbs::renewed(&sets, claims.len()))
         })
+    }
+
+    fn stand_ready(&self) -> BoxFuture<'_, Result<(), Failure>> {
+        Box::pin(self.ear.stand_ready())
     }
 
     fn touch<'a>(&'a self, beat: bool, waiters: &'a [(LockName, ClaimId)]) -> BoxFuture<'a, Answer<Looked>> {

@@ -75,6 +75,12 @@ pub trait Desk: Send + Sync + 'static {
     /// Renews holds, an answer for each. Dropped, it took too long: the connection that carried it carries nothing more.
     fn renew<'a>(&'a self, claims: &'a [Claim]) -> BoxFuture<'a, Answer<Vec<Renewed>>>;
 
+    /// Sees to it that there is a connection for [`touch`](Desk::touch). Making one may take longer than a look may: dropped, it goes on
+    /// being made.
+    fn stand_ready(&self) -> BoxFuture<'_, std::result::Result<(), Failure>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
     /// Looks after waiters: lets in whom time alone has made room for, and says how each stands. With `beat` the places of all
     /// of this client's waiters, also of those that are not listed, are kept for [`ALIVE`] from now on. What others had to say
     /// to this client is fetched along.

@@ -327,8 +327,15 @@ impl<D: Desk> Inner<D> {
 
     /// Looks after these, and keeps all places if it is time for that. Whether there was an answer.
     async fn touch(&self, beat: bool, batch: &[(LockName, ClaimId)]) -> bool {
+        // Each has a limit of its own: a look that is dropped takes its connection along, and making that may have taken all of the first.
         let sent = Instant::now();
-        let error = match tokio::time::timeout(TOUCH_LIMIT, self.desk.touch(beat, batch)).await {
+        let ready = tokio::time::timeout(TOUCH_LIMIT, self.desk.stand_ready()).await;
+        let touched = match ready {
+            Ok(Ok(())) => tokio::time::timeout(TOUCH_LIMIT, self.desk.touch(beat, batch)).await,
+            Ok(Err(failure)) => Ok(Err(failure)),
+            Err(elapsed) => Err(elapsed),
+        };
+        let error = match touched {
             Ok(Ok(Said { now, value: Looked { waiters, mail } })) => {
                 let heard = Heard { sent, then: now };
                 self.ear.read_clock(heard);
