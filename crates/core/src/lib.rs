@@ -39,6 +39,7 @@ pub mod retry;
 mod sequencer;
 mod server;
 pub mod session;
+mod stamp;
 mod url;
 mod view;
 
@@ -65,5 +66,6 @@ pub use sequencer::keys::Keys;
 pub use sequencer::signature::Signature;
 pub use sequencer::standing::Standing;
 pub use server::{Address, HalfMade, Secret, Tls, bad_value};
+pub use stamp::Stamp;
 pub use url::StoreUrl;
 pub use view::{Holder, View, Waiter};

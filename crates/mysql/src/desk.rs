@@ -35,6 +35,7 @@ use tenure_core::{
 use crate::config::Settings;
 use crate::examine::{self, Server};
 use crate::link::{Link, OPENS, Rows, Shared};
+use crate::schema;
 use crate::solo::Solo;
 use crate::verbs::{self, AtOnce, Nonsense};
 
@@ -382,6 +383,8 @@ impl Desk for Tables {
                 let [names, tickets, free] = [0, 1, 2].map(|column| verbs::number(row, column).unwrap_or(0));
                 findings.push(examine::tables_finding(names, tickets, free));
             }
+            let found = schema::found(&self.rows("looking at the procedures", schema::look(self.prefix())).await?);
+            findings.push(schema::stamp_of_text().finding(found.and_then(|(_, stamp)| stamp)));
             Ok(findings)
         })
     }
