@@ -36,7 +36,7 @@ impl Scene {
     pub fn new(dir: &Path) -> Self {
         let url = format!("sqlite://{}/locks.db", dir.display());
         let lock = format!("late-writer/{}", std::process::id()); // other runs may use the same server
-        Scene { url, takeover: Takeover::Wait, fence: dir.join("fence"), lock }
+        Scene { url, takeover: Takeover::Wait, fence: dir.join("fence.db"), lock }
     }
 
     /// Once through all of it.

@@ -30,7 +30,7 @@ impl Store {
         let mut app = Router::new().route("/report", get(read).put(write)).with_state(Arc::clone(&text));
         if let Some((file, lock)) = fence {
             // This is all that it takes.
-            let fence = tenure::fence(format!("file://{}", file.display())).await?;
+            let fence = tenure::fence(format!("sqlite://{}", file.display())).await?;
             app = app.layer(FenceLayer::new(Gate::new(fence), lock)?);
         }
         let listener = TcpListener::bind("127.0.0.1:0").await?;

@@ -156,7 +156,7 @@ fn a_redis_key() {
 async fn an_http_api() -> Result<()> {
     async fn save(_body: String) {}
     async fn serve(listener: TcpListener, fence_url: String, keys: Keys) -> Result<()> {
-        let gate = Gate::new(tenure::fence(fence_url).await?).keys(keys); // file:///var/lib/invoices/fence
+        let gate = Gate::new(tenure::fence(fence_url).await?).keys(keys); // sqlite:///var/lib/invoices/fence.db
         let app = Router::new().route("/invoices/{id}", put(save)).layer(FenceLayer::named_by(gate, |request| {
             let id: u64 = request.uri.path().strip_prefix("/invoices/")?.parse().ok()?;
             Some(format!("invoices/{id}"))
@@ -180,7 +180,7 @@ async fn an_http_api() -> Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
     let keys = Keys::generate("2026-11")?;
-    tokio::spawn(serve(listener, format!("file://{}/fence", dir.path().display()), keys.clone()));
+    tokio::spawn(serve(listener, format!("sqlite://{}/fence.db", dir.path().display()), keys.clone()));
 
     let client = tenure::connect("memory://").await?.signed_with(keys);
     let (first, status) = write(&client, &mut sender(address).await?).await?;
@@ -202,7 +202,7 @@ async fn what_one_process_writes() -> Result<()> {
         Ok(())
     }
     let dir = tempfile::tempdir()?;
-    let (url, text) = (format!("file://{}/fence", dir.path().display()), Arc::<Mutex<String>>::default());
+    let (url, text) = (format!("sqlite://{}/fence.db", dir.path().display()), Arc::<Mutex<String>>::default());
     let sequencer = |token: u64| format!("tenure1:mutex:exclusive:{token}:0:report").parse::<Sequencer>();
     write(&url, sequencer(1)?, Arc::clone(&text)).await?;
     write(&url, sequencer(2)?, Arc::clone(&text)).await?;

@@ -14,8 +14,8 @@ use crate::store::{Source, has_a_secret, set};
 /// Where the fence is.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct FenceArgs {
-    /// The fence: file:///path, sqlite:///path, postgres://host/database, mysql://host/database, redis://host (or redis+sentinel,
-    /// redis+cluster) [env: TENURE_FENCE]
+    /// The fence: sqlite:///path, postgres://host/database, mysql://host/database, redis://host (or redis+sentinel, redis+cluster)
+    /// [env: TENURE_FENCE]
     #[arg(long, value_name = "URL", conflicts_with = "fence_file")]
     pub(crate) fence: Option<String>,
 
@@ -52,7 +52,7 @@ impl FenceArgs {
         match set(FENCE_FILE) {
             Some(path) => from_file(path.into()),
             None => Err(Failure::new("which fence? There is no default: it belongs to what is protected")
-                .with_hint("Say --fence file:///var/lib/app/fence, or another URL, or set TENURE_FENCE")),
+                .with_hint("Say --fence sqlite:///var/lib/app/fence.db, or another URL, or set TENURE_FENCE")),
         }
     }
 }

@@ -21,7 +21,8 @@ pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 /// What an implementor owes to everybody above it:
 ///
 /// - **The id is the ask.** Every request carries the claim's id. Asking twice with one id is one ask, and once an id was
-///   released nothing may grant it again, however late a request arrives.
+///   released no copy of its ask is granted that arrives within a minute. One that arrives later than that may be: nobody holds
+///   by it, and it keeps the name closed for one ttl.
 /// - **Counted from sending.** A [`Grant`]'s and a [`Renewal`]'s `until` is [`Claim::window`] of an instant read *before*
 ///   the request left, or of the store's own clock where both share it. The store keeps the name closed for at least
 ///   `ttl + lock_delay` from the moment it handled the request.

@@ -38,6 +38,7 @@ pub mod record;
 pub mod retry;
 mod sequencer;
 mod server;
+mod stamp;
 mod url;
 mod view;
 
@@ -64,5 +65,6 @@ pub use sequencer::keys::Keys;
 pub use sequencer::signature::Signature;
 pub use sequencer::standing::Standing;
 pub use server::{Address, HalfMade, Secret, Tls, bad_value};
+pub use stamp::Stamp;
 pub use url::StoreUrl;
 pub use view::{Holder, View, Waiter};

@@ -7,13 +7,15 @@
 //! The server:
 //!
 //! ```
-//! # async fn serve() -> tenure_core::Result<()> {
-//! use std::sync::Arc;
+//! # use std::sync::Arc;
+//! # use tenure_core::fence::Fence;
+//! # fn app(fence: Arc<dyn Fence>) -> tenure_core::Result<()> {
 //! use axum::{Router, routing::put};
-//! use tenure_core::fence::{FileFence, Gate};
+//! use tenure_core::fence::Gate;
 //! use tenure_http::FenceLayer;
 //!
-//! let gate = Gate::new(Arc::new(FileFence::open("/var/lib/app/fence")?)); // .keys(keys): signed ones only
+//! // `fence` is `tenure::fence("sqlite:///var/lib/app/fence.db").await?`, or another one that does not forget.
+//! let gate = Gate::new(fence); // .keys(keys): signed ones only
 //! let app: Router = Router::new()
 //!     .route("/invoices", put(|body: String| async move { /* … keep it … */ }))
 //!     .layer(FenceLayer::new(gate, "invoices")?);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use http::{Method, StatusCode};
 use stage::{App, IN_THE_BODY, Stage, sequencer};
 use tenure_core::backend::BoxFuture;
-use tenure_core::fence::{Fence, FileFence, Gate, MemoryFence, Rule, Verdict};
+use tenure_core::fence::{Fence, Gate, MemoryFence, Rule, Verdict};
 use tenure_core::memory::Memory;
 use tenure_core::{Client, Error, ErrorKind, Keys, LockName, Result, Sequencer, Token};
 use tenure_http::{FenceLayer, Problem, header, header_of};
@@ -306,8 +306,8 @@ async fn without_an_answer_of_the_fence_nothing_is_handled() {
 
 #[tokio::test]
 async fn a_server_that_is_started_again_remembers() {
-    let dir = tempfile::tempdir().unwrap();
-    let open = || Gate::new(Arc::new(FileFence::open(dir.path().join("fence")).unwrap()));
+    let fence = MemoryFence::new(); // stands for one that is kept: what is shown here is that the server keeps nothing beside it
+    let open = || Gate::new(Arc::new(fence.clone()));
     let stage = Stage::new(FenceLayer::new(open(), "invoices").unwrap()).await;
     assert_eq!(stage.put("x", [header_of(&sequencer("invoices", 9))]).await.status, StatusCode::OK);
     drop(stage);

@@ -18,12 +18,25 @@ pub const SCHEMES: &[&str] = &["mysql", "mariadb"];
 /// - `answer_limit=TIME` (5 s): how long a request may go unanswered, a new connection included, before it is `Unavailable`.
 /// - `patience=TIME` (30 s): how long whoever already waits in line puts up with a server that cannot be reached.
 /// - `strict=yes`: refuse to connect where `doctor` would call something bad.
+/// - `insecure_login=yes`: log in with a password though the connection is not encrypted and leaves this host. Without it that is
+///   refused: whoever answers at the address can ask for the password in a way that shows it to them.
 /// - `tls=yes`: encrypt every connection, and check the server's certificate.
 /// - `ca=FILE`: trust the certificates in this PEM file and no others, instead of the system's.
 /// - `cert=FILE`, `key=FILE`: the client's own certificate and its key, for servers that ask for one.
 /// - `server_name=NAME`: the name the certificate must have, where it is not the host's.
-pub const PARAMETERS: &[&str] =
-    &["prefix", "connect_limit", "answer_limit", "patience", "strict", "tls", "ca", "cert", "key", "server_name"];
+pub const PARAMETERS: &[&str] = &[
+    "prefix",
+    "connect_limit",
+    "answer_limit",
+    "patience",
+    "strict",
+    "insecure_login",
+    "tls",
+    "ca",
+    "cert",
+    "key",
+    "server_name",
+];
 
 /// How to reach and use the server. Start from [`Settings::default`] or [`Settings::from_url`].
 #[derive(Clone, Debug)]
@@ -49,6 +62,8 @@ pub struct Settings {
     pub patience: Duration,
     /// Refuse to connect where `doctor` would call something bad.
     pub strict: bool,
+    /// Log in with a password though the connection is neither encrypted nor to this host.
+    pub insecure_login: bool,
 }
 
 impl Default for Settings {
@@ -64,6 +79,7 @@ impl Default for Settings {
             answer_limit: Duration::from_secs(5),
             patience: Duration::from_secs(30),
             strict: false,
+            insecure_login: false,
         }
     }
 }
@@ -99,6 +115,7 @@ impl Settings {
             url.read_duration(name, field)?;
         }
         url.read_yes_no("strict", &mut settings.strict)?;
+        url.read_yes_no("insecure_login", &mut settings.insecure_login)?;
         settings.check()?;
         Ok(settings)
     }
@@ -136,6 +153,7 @@ impl Settings {
     /// How the driver reaches the server. Never with `CLIENT_FOUND_ROWS`, which makes rows that are as they should be look
     /// changed; never by a Unix socket that the server names, which may be another one's here.
     pub(crate) fn options(&self) -> Result<Opts> {
+        self.shows_nobody_the_password()?;
         let options = OptsBuilder::default()
             .ip_or_hostname(self.address.host.clone())
             .tcp_port(self.address.port)
@@ -154,6 +172,25 @@ impl Settings {
                 Some(tls) => Some(tls::read(tls)?),
             });
         Ok(options.into())
+    }
+}
+
+impl Settings {
+    /// With `caching_sha2_password` the driver encrypts the password with a key that whoever answers sends it, and a server may ask for
+    /// that whatever its account uses: so it is not asked where somebody else might answer, unless the user says so.
+    fn shows_nobody_the_password(&self) -> Result<()> {
+        if self.password.is_none() || self.tls.is_some() || self.insecure_login || self.is_on_this_host() {
+            return Ok(());
+        }
+        let what = "a password is not sent over a connection that is not encrypted: whoever answers can ask for it";
+        Err(Error::new(ErrorKind::BadOption, what).with_store(self.describe()).with_hint(
+            "Write tls=yes, and ca=FILE if need be; or insecure_login=yes on a network where nobody else can answer",
+        ))
+    }
+
+    pub(crate) fn is_on_this_host(&self) -> bool {
+        let host = self.address.host.as_str();
+        host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
     }
 }
 

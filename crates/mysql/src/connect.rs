@@ -5,10 +5,11 @@ use std::sync::Arc;
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Opts};
 use tenure_core::lease::Lease;
-use tenure_core::{Backend, Error, ErrorKind, Result, StoreUrl};
+use tenure_core::{Backend, Error, ErrorKind, Result, Stamp, StoreUrl};
 
 use crate::config::Settings;
 use crate::desk::Tables;
+use crate::dialect::Dialect;
 use crate::link::read_all;
 use crate::schema::{self, VERSION};
 use crate::verbs::number;
@@ -67,33 +68,59 @@ async fn prepare(settings: &Settings) -> Result<()> {
     let refused = |failure| error::explain(failure, settings, "looking at the tables").error;
     let (server, _) = examine::look(&mut conn, &examine::Runs::default()).await.map_err(refused)?;
     examine::require(&server, settings)?;
-    let found = version(&mut conn, settings).await?;
-    if found != Some(VERSION) {
-        if found.is_some_and(|found| found > VERSION) {
-            let what = format!("the tables are of version {}, and this program knows {VERSION}", found.unwrap_or_default());
+    match version(&mut conn, settings).await? {
+        Some((found, _)) if found > VERSION => {
+            let what = format!("the tables are of version {found}, and this program knows {VERSION}");
             return Err(Error::new(ErrorKind::Backend, what)
                 .with_store(settings.describe())
                 .with_hint("Update the program, or use another prefix"));
         }
-        create(&mut conn, settings).await?;
+        Some((VERSION, stamp)) => {
+            if server.dialect == Dialect::MariaDb && schema::stamp_of_text().replaces(stamp) {
+                repair(&mut conn, settings).await?;
+            }
+        }
+        _ => create(&mut conn, settings).await?,
     }
     let _ = conn.disconnect().await;
     Ok(())
 }
 
-/// The version of what is there; none where nothing is.
-async fn version(conn: &mut Conn, settings: &Settings) -> Result<Option<u32>> {
-    let statement = format!("SELECT version FROM {}setup WHERE id = 1", settings.prefix);
-    match read_all(conn, &statement).await {
-        Ok(sets) => Ok(sets.first().and_then(|rows| rows.first()).and_then(|row| number(row, 0)).map(|found| found as u32)),
+/// The version of what is there, and its stamp; none where nothing is.
+async fn version(conn: &mut Conn, settings: &Settings) -> Result<Option<(u32, Option<Stamp>)>> {
+    match read_all(conn, &schema::look(&settings.prefix)).await {
+        Ok(sets) => Ok(schema::found(&sets)),
         Err(failure) if error::code(&failure) == Some(error::NO_TABLE) => Ok(None),
         Err(failure) => Err(error::explain(failure, settings, "looking at the tables").error),
     }
 }
 
-/// Makes everything, one client at a time where the server has a lock for that, and again where two met all the same.
+/// The procedures have another text than ours: they are made anew, if they are all this user's own. Where the user may not, or somebody
+/// is at them all the time, they stay, and `doctor` says so. (On MySQL they always do: making one anew takes everybody's rights on it.)
+async fn repair(conn: &mut Conn, settings: &Settings) -> Result<()> {
+    let refused = |failure| error::explain(failure, settings, "looking at the procedures").error;
+    let strangers = format!(
+        "SELECT COUNT(*) FROM information_schema.ROUTINES \
+         WHERE ROUTINE_SCHEMA = DATABASE() AND ROUTINE_NAME IN ({}) AND DEFINER <> CURRENT_USER()",
+        schema::names(&settings.prefix)
+    );
+    let sets = read_all(conn, &strangers).await.map_err(refused)?;
+    if sets.first().and_then(|rows| rows.first()).and_then(|row| number(row, 0)) != Some(0) {
+        return Ok(());
+    }
+    conn.query_drop("SET SESSION lock_wait_timeout = 1").await.map_err(refused)?;
+    match make(conn, settings).await {
+        Err(failure) if error::is_denied(&failure) || error::code(&failure) == Some(error::ROW_IS_LOCKED) => Ok(()),
+        made => made.map_err(|failure| error::explain_create(failure, settings)),
+    }
+}
+
 async fn create(conn: &mut Conn, settings: &Settings) -> Result<()> {
-    let failed = |failure| error::explain_create(failure, settings);
+    make(conn, settings).await.map_err(|failure| error::explain_create(failure, settings))
+}
+
+/// Makes everything, one client at a time where the server has a lock for that, and again where two met all the same.
+async fn make(conn: &mut Conn, settings: &Settings) -> mysql_async::Result<()> {
     let lock = format!("CONCAT('tenure:', LEFT(SHA2(CONCAT(DATABASE(), '/{}'), 256), 40))", settings.prefix);
     let _ = conn.query_drop(format!("DO GET_LOCK({lock}, 10)")).await; // a cluster may have none
     let mut tries = 0;
@@ -104,7 +131,7 @@ async fn create(conn: &mut Conn, settings: &Settings) -> Result<()> {
         }
     };
     let _ = conn.query_drop(format!("DO RELEASE_LOCK({lock})")).await;
-    made.map_err(failed)
+    made
 }
 
 async fn apply(conn: &mut Conn, settings: &Settings) -> mysql_async::Result<()> {
@@ -116,3 +143,6 @@ async fn apply(conn: &mut Conn, settings: &Settings) -> mysql_async::Result<()> 
 
 /// Somebody else makes the same at the same time.
 const MET: &[u16] = &[1050, 1061, 1205, 1213, 1304, 1305];
+
+#[cfg(test)]
+mod tests;

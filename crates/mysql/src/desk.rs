@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use tenure_core::backend::{Abilities, BoxFuture, Fencing, Finding, Liveness, Reach, Waiting};
 use tenure_core::lease::{
-    ALIVE, Answer, Asked, Asking, Desk, Ended, Ending, Failure, Fate, Limits, Listener, Looked, MARK, QUIET, Renewed, Said,
+    ALIVE, Answer, Asked, Asking, Desk, Ended, Ending, Failure, Fate, Limits, Listener, Looked, MARK, Renewed, Said,
 };
 use tenure_core::record::ClientKey;
 use tenure_core::{Ask, Claim, ClaimId, Error, ErrorKind, Instant, Kind, LockName, MIN_TTL, Result, Token, Versioned, View};
@@ -33,6 +33,7 @@ use tenure_core::{Ask, Claim, ClaimId, Error, ErrorKind, Instant, Kind, LockName
 use crate::config::Settings;
 use crate::examine::{self, Server};
 use crate::link::{Link, OPENS, Rows, Shared};
+use crate::schema;
 use crate::solo::Solo;
 use crate::verbs::{self, AtOnce, Nonsense};
 
@@ -75,7 +76,8 @@ impl Tables {
     pub(crate) fn new(settings: Settings, client: ClientKey) -> Self {
         let (settings, shared) = (Arc::new(settings), Arc::<Shared>::default());
         let link = |home| Link::new(&settings, &shared, home);
-        let (asks, keep, ear) = (link(false), link(true), link(false));
+        // The last two are used on the keeper's runtime. There a connection is made in the background, whoever gives up meanwhile.
+        let (asks, keep, ear) = (link(false), link(true), link(true));
         let at_once = AtOnce::new(&settings.prefix);
         Tables { settings, client, shared, asks, keep, ear, beat: AtomicU64::new(0), at_once, solo: Solo::default() }
     }
@@ -148,12 +150,12 @@ impl Tables {
         Ok(())
     }
 
-    async fn tidy_names(&self, link: &Link, names: &[LockName], quiet: Duration) -> Answer<()> {
+    async fn tidy_names(&self, names: &[LockName], quiet: Duration) -> Result<(), Failure> {
         for names in names.chunks(TIDY_AT_ONCE) {
             let calls = names.iter().map(|name| verbs::tidy(self.prefix(), name, quiet)).collect();
-            link.send("tidying", |_| together(calls)).await?;
+            self.ear.send("tidying", |_| together(calls)).await?;
         }
-        Ok(Said { now: 0, value: () })
+        Ok(())
     }
 
     async fn rows(&self, doing: &str, text: String) -> Result<Rows, Failure> {
@@ -247,6 +249,10 @@ impl Desk for Tables {
         })
     }
 
+    fn stand_ready(&self) -> BoxFuture<'_, Result<(), Failure>> {
+        Box::pin(self.ear.stand_ready())
+    }
+
     fn touch<'a>(&'a self, beat: bool, waiters: &'a [(LockName, ClaimId)]) -> BoxFuture<'a, Answer<Looked>> {
         Box::pin(async move {
             if beat {
@@ -321,22 +327,23 @@ impl Desk for Tables {
         })
     }
 
-    fn tidy<'a>(&'a self, names: &'a [LockName]) -> BoxFuture<'a, Answer<()>> {
+    fn tidy_after<'a>(
+        &'a self,
+        after: Option<&'a LockName>,
+        limit: usize,
+        quiet: Duration,
+    ) -> BoxFuture<'a, Answer<Option<LockName>>> {
         Box::pin(async move {
-            let beat = self.beat.load(Ordering::Relaxed);
-            if beat > 0 && Instant::now().since(Instant::from_nanos(beat)) > BEATS_STOPPED {
-                self.forget_client(beat).await?;
+            if after.is_none() {
+                let beat = self.beat.load(Ordering::Relaxed);
+                if beat > 0 && Instant::now().since(Instant::from_nanos(beat)) > BEATS_STOPPED {
+                    self.forget_client(beat).await?;
+                }
+                self.fetch_mail().await?; // what was said to whom has let go meanwhile
             }
-            self.fetch_mail().await?; // what was said to whom has let go meanwhile
-            self.tidy_names(&self.ear, names, QUIET).await
-        })
-    }
-
-    fn tidy_after<'a>(&'a self, after: Option<&'a LockName>, limit: usize) -> BoxFuture<'a, Answer<Option<LockName>>> {
-        Box::pin(async move {
-            let text = verbs::names_after(self.prefix(), after, limit);
+            let text = verbs::names_after(self.prefix(), after, limit, quiet);
             let said = self.sense(verbs::names(&self.ear.send("tidying", |_| text).await?))?;
-            self.tidy_names(&self.ear, &said.value, QUIET).await?;
+            self.tidy_names(&said.value, quiet).await?;
             let text = format!("CALL {}leftovers({limit}, {})", self.prefix(), verbs::micros(MARK));
             self.ear.send("tidying", |_| text).await?;
             let is_last = said.value.len() < limit;
@@ -344,15 +351,14 @@ impl Desk for Tables {
         })
     }
 
-    fn leave<'a>(&'a self, names: &'a [LockName]) -> BoxFuture<'a, Answer<()>> {
+    fn leave(&self) -> BoxFuture<'_, Answer<()>> {
         Box::pin(async move {
             self.fetch_mail().await?;
             self.forget_client(self.beat.load(Ordering::Relaxed)).await?;
-            let said = self.tidy_names(&self.ear, names, Duration::ZERO).await?;
             // Holds may go on, and their renewals need their connection at once; the others are made when they are needed.
             self.ear.close().await;
             self.asks.close().await;
-            Ok(said)
+            Ok(Said { now: 0, value: () })
         })
     }
 
@@ -377,6 +383,8 @@ impl Desk for Tables {
                 let [names, tickets, free] = [0, 1, 2].map(|column| verbs::number(row, column).unwrap_or(0));
                 findings.push(examine::tables_finding(names, tickets, free));
             }
+            let found = schema::found(&self.rows("looking at the procedures", schema::look(self.prefix())).await?);
+            findings.push(schema::stamp_of_text().finding(found.and_then(|(_, stamp)| stamp)));
             Ok(findings)
         })
     }

@@ -73,7 +73,6 @@ const EVERYTHING: &[&str] = &[
     "asked: first in line",
     "asked: busy",
     "asked: mismatch",
-    "asked: late",
     "asked: ended",
     "ended: nothing",
     "ended: at once",
@@ -252,45 +251,42 @@ impl<'a> Pair<'a> {
 
     fn ask(&mut self, asks: &[Asks]) -> Result<(), TestCaseError> {
         let mut calls = Vec::new();
-        for Asks { claim, fresh, queue, late, .. } in asks {
+        for Asks { claim, fresh, queue, .. } in asks {
             if *fresh {
                 self.claims[*claim].id = ClaimId::from_bytes(random());
             }
-            let asking = Asking { claim: self.claims[*claim].clone(), queue: queue.is_some(), by: late.then_some(1) };
+            let asking = Asking { claim: self.claims[*claim].clone(), queue: queue.is_some() };
             let (client, alone) = (self.shapes[*claim].client, asks.len() == 1);
             let call = verbs::ask(&self.prefix, client, &asking, queue.unwrap_or_default(), alone);
-            calls.push((asking.claim, client, self.shapes[*claim].name, *queue, *late, call));
+            calls.push((asking.claim, client, self.shapes[*claim].name, *queue, call));
         }
         if let ([Asks { short: true, queue, .. }], [(claim, client, name, ..)]) = (asks, &calls[..])
             && verbs::fits(claim.mode)
         {
-            let by = asks[0].late.then_some(1);
-            let asking = Asking { claim: claim.clone(), queue: queue.is_some(), by };
+            let asking = Asking { claim: claim.clone(), queue: queue.is_some() };
             let (changed, drawn) = self.write(AtOnce::new(&self.prefix).ask(*client, &asking));
             if changed == 1 {
                 self.saw("asked: at once");
                 let granted = Asked::Granted { token: Token::new(drawn), left: claim.ttl };
-                return self.one_ask(&claim.clone(), *client, *name, *queue, false, granted, drawn);
+                return self.one_ask(&claim.clone(), *client, *name, *queue, granted, drawn);
             }
         }
         let texts: Vec<&str> = calls.iter().map(|(.., call)| call.as_str()).collect();
         let sets = self.send(&together(&texts));
         let answers = verbs::asked(&sets).expect("they are answers");
         prop_assert_eq!(answers.len(), asks.len());
-        for ((claim, client, name, queue, late, _), Answered { asked, now, .. }) in calls.into_iter().zip(answers) {
-            self.one_ask(&claim, client, name, queue, late, asked, now)?;
+        for ((claim, client, name, queue, _), Answered { asked, now, .. }) in calls.into_iter().zip(answers) {
+            self.one_ask(&claim, client, name, queue, asked, now)?;
         }
         Ok(())
     }
 
-    #[expect(clippy::too_many_arguments)]
     fn one_ask(
         &mut self,
         claim: &Claim,
         client: ClientKey,
         name: usize,
         queue: Option<Duration>,
-        late: bool,
         says: Asked,
         now: u64,
     ) -> Result<(), TestCaseError> {
@@ -301,13 +297,8 @@ impl<'a> Pair<'a> {
             Asked::Busy => "asked: busy",
             Asked::Locked => "asked: locked",
             Asked::Mismatch { .. } => "asked: mismatch",
-            Asked::Late => "asked: late",
             Asked::Ended => "asked: ended",
         });
-        if late {
-            prop_assert_eq!(says, Asked::Late);
-            return Ok(());
-        }
         if self.marks.contains(&claim.id) {
             prop_assert_eq!(says, Asked::Ended);
             return Ok(());

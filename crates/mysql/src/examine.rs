@@ -281,14 +281,13 @@ fn batches(server: &Server) -> Option<Finding> {
 
 fn network(settings: &Settings) -> Finding {
     let what = "network";
-    let host = settings.address.host.as_str();
     if settings.tls.is_some() {
         finding(Level::Good, what, "encrypted")
-    } else if host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback()) {
+    } else if settings.is_on_this_host() {
         finding(Level::Good, what, "this host only")
     } else {
-        let says = "not encrypted: whoever reads along learns the secrets of claims, and can end them. Write tls=yes, or use a \
-                    network you trust";
+        let says = "not encrypted: whoever reads along learns the secrets of claims, and can end them; whoever answers in the server's \
+                    place learns the password. Write tls=yes, or use a network you trust";
         finding(Level::Warning, what, says)
     }
 }

@@ -247,7 +247,7 @@ impl Link {
     /// Sees to it that there is a connection, made now if need be. One that is in use is one.
     ///
     /// # Cancel safety
-    /// Dropped, a half-made connection is closed.
+    /// Dropped, a half-made connection is closed, or finished on the keeper's runtime if it was to live there.
     pub(crate) async fn stand_ready(&self) -> Result<(), Failure> {
         let Ok(mut place) = self.place.try_lock() else { return Ok(()) };
         if place.live.is_none() {

@@ -19,9 +19,14 @@
 //! is read after the lock was waited for. It knows no time zone and so no summer time, and is the wall clock also where
 //! `sysdate-is-now` changes `SYSDATE`.
 
-use crate::config::Settings;
+use tenure_core::Stamp;
 
-/// The version of all this; another one in the database is refused.
+use crate::config::Settings;
+use crate::link::Rows;
+use crate::verbs::number;
+
+/// The version of all this; a newer one in the database is refused. It is another one where an older program cannot use the procedures;
+/// where only their bodies change, the stamp says so.
 pub(crate) const VERSION: u32 = 1;
 
 const TABLES: &str = include_str!("sql/tables.sql");
@@ -132,7 +137,40 @@ fn first_rows(prefix: &str) -> [String; 1] {
 
 /// Comes last: whoever sees the version finds everything else.
 fn stamp(prefix: &str) -> String {
-    format!("INSERT INTO {prefix}setup (id, version) VALUES (1, {VERSION}) ON DUPLICATE KEY UPDATE version = {VERSION}")
+    let Stamp { release, text } = stamp_of_text();
+    format!(
+        "INSERT INTO {prefix}setup (id, version) VALUES (1, {VERSION}), ({RELEASE_ROW}, {release}), ({TEXT_ROW}, {text}) \
+         ON DUPLICATE KEY UPDATE version = VALUES(version)"
+    )
+}
+
+/// The places in `setup` of what the procedures are stamped with.
+pub(crate) const RELEASE_ROW: u32 = 3;
+pub(crate) const TEXT_ROW: u32 = 4;
+
+/// What this program stamps its procedures with.
+pub(crate) fn stamp_of_text() -> Stamp {
+    Stamp::of([TABLES, SQL_MODE, NOW].into_iter().chain(PROCEDURES.iter().map(|(_, text)| *text)))
+}
+
+/// What is there, as [`found`] reads it.
+pub(crate) fn look(prefix: &str) -> String {
+    format!("SELECT id, version FROM {prefix}setup WHERE id IN (1, {RELEASE_ROW}, {TEXT_ROW})")
+}
+
+/// The version of what is there, and its stamp; none where nothing is.
+pub(crate) fn found(sets: &Rows) -> Option<(u32, Option<Stamp>)> {
+    let row = |id: u32| {
+        let row = sets.first()?.iter().find(|row| number(row, 0) == Some(i64::from(id)))?;
+        number(row, 1).and_then(|found| u32::try_from(found).ok())
+    };
+    let stamp = || Some(Stamp { release: row(RELEASE_ROW)?, text: row(TEXT_ROW)? });
+    Some((row(1)?, stamp()))
+}
+
+/// The names of the procedures, as a list of texts.
+pub(crate) fn names(prefix: &str) -> String {
+    PROCEDURES.map(|(name, _)| format!("'{prefix}{name}'")).join(", ")
 }
 
 fn fill(text: &str, prefix: &str) -> String {

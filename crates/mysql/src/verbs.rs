@@ -22,10 +22,10 @@ type Read<T> = Result<Said<T>, Nonsense>;
 
 /// Asks, each a transaction of its own if it is `alone`.
 pub(crate) fn ask(prefix: &str, client: ClientKey, asking: &Asking, alive: Duration, alone: bool) -> String {
-    let Asking { claim, queue, by } = asking;
+    let Asking { claim, queue } = asking;
     let (mode, take, permits) = mode_numbers(claim.mode);
     format!(
-        "CALL {prefix}ask({}, {}, {}, {}, {mode}, {take}, {permits}, {client}, {}, {}, {}, {}, {}, {}, {}, {})",
+        "CALL {prefix}ask({}, {}, {}, {}, {mode}, {take}, {permits}, {client}, {}, {}, {}, {}, {}, {}, {})",
         u8::from(alone),
         hex(claim.name.as_str().as_bytes()),
         hex(claim.id.as_bytes()),
@@ -37,7 +37,6 @@ pub(crate) fn ask(prefix: &str, client: ClientKey, asking: &Asking, alive: Durat
         hex(claim.origin.host.as_bytes()),
         claim.origin.pid,
         or_null(queue.then(|| micros(alive))),
-        or_null(*by),
     )
 }
 
@@ -64,7 +63,7 @@ impl AtOnce {
                 "{update} SET last = LAST_INSERT_ID({NOW}), used = last, ends = last + ?, kind = ?, permits = ?, \
                  seq = seq + 1, holds = 1, taken = ?, solo = ?, solo_mode = ?, solo_take = ?, solo_client = ?, solo_ttl = ?, \
                  solo_handover = ?, solo_delay = ?, solo_note = ?, solo_host = ?, solo_pid = ? \
-                 WHERE name = ? AND holds = 0 AND waits = 0 AND {NOW} BETWEEN GREATEST(last + 1, marked) AND ?"
+                 WHERE name = ? AND holds = 0 AND waits = 0 AND {NOW} >= GREATEST(last + 1, marked)"
             ),
             end: format!("{update} SET holds = 0, taken = 0, solo = NULL, used = {NOW} WHERE name = ? AND solo = ?"),
         }
@@ -73,7 +72,7 @@ impl AtOnce {
     /// Takes a name that is there and that nobody holds or waits for. The number drawn is the token and the server's time;
     /// that is so if the clock is ahead of the last token.
     pub(crate) fn ask(&self, client: ClientKey, asking: &Asking) -> Statement<'_> {
-        let Asking { claim, by, .. } = asking;
+        let Asking { claim, .. } = asking;
         let (mode, take, permits) = mode_numbers(claim.mode);
         let values = vec![
             (micros(claim.ttl) + micros(claim.lock_delay)).into(),
@@ -91,7 +90,6 @@ impl AtOnce {
             claim.origin.host.as_bytes().into(),
             claim.origin.pid.into(),
             claim.name.as_str().as_bytes().into(),
-            by.map_or(i64::MAX, |by| i64::try_from(by).unwrap_or(i64::MAX)).into(),
         ];
         Statement { text: &self.ask, values }
     }
@@ -127,7 +125,6 @@ pub(crate) fn asked(sets: &Rows) -> Result<Vec<Answered>, Nonsense> {
             "busy" => Asked::Busy,
             "locked" => Asked::Locked,
             "mismatch" => Asked::Mismatch { kind: kind(one).ok_or(Nonsense)?, of: other.ok_or(Nonsense)? as u32 },
-            "late" => Asked::Late,
             "ended" => Asked::Ended,
             _ => return Err(Nonsense),
         };
@@ -356,9 +353,13 @@ pub(crate) fn tidy(prefix: &str, name: &LockName, quiet: Duration) -> String {
 }
 
 /// The next names that may have something to tidy: idle ones, and those where time has ended somebody.
-pub(crate) fn names_after(prefix: &str, after: Option<&LockName>, limit: usize) -> String {
-    let after = after.map_or(String::new(), |after| format!("WHERE name > {} ", hex(after.as_str().as_bytes())));
-    format!("SELECT {NOW}; SELECT name FROM {prefix}name {after}ORDER BY name LIMIT {limit}")
+pub(crate) fn names_after(prefix: &str, after: Option<&LockName>, limit: usize, quiet: Duration) -> String {
+    let after = after.map_or(String::new(), |after| format!("name > {} AND ", hex(after.as_str().as_bytes())));
+    format!(
+        "SELECT {NOW}; SELECT name FROM {prefix}name WHERE {after}(waits > 0 OR IF(holds = 0, used + {}, ends) <= {NOW}) \
+         ORDER BY name LIMIT {limit}",
+        micros(quiet)
+    )
 }
 
 pub(crate) fn names(sets: &Rows) -> Read<Vec<LockName>> {

@@ -3,14 +3,15 @@
 use std::sync::Arc;
 
 use tenure_core::lease::{Failure, Lease, Listener, Message};
-use tenure_core::{Backend, Error, ErrorKind, Instant, Result, StoreUrl};
+use tenure_core::{Backend, Error, ErrorKind, Instant, Result, Stamp, StoreUrl};
 use tokio::runtime::Handle;
+use tokio_postgres::error::SqlState;
 
 use crate::config::{Liveness, Settings};
 use crate::desk::{PostgresDesk, Shared};
 use crate::examine::forbid_bad;
 use crate::link::{Link, Live};
-use crate::schema::{Layout, VERSION};
+use crate::schema::{self, Layout, VERSION};
 use crate::session;
 
 /// Connects to the database that a URL names. Its tables are made if they are not there and the user may make them.
@@ -39,7 +40,7 @@ pub async fn migrate(url: &StoreUrl) -> Result<()> {
     let layout = settings.check()?;
     let nobody: Arc<dyn Listener> = Arc::new(Nobody);
     let live = Link::new(&settings, &nobody, false).live().await?;
-    if let Some(found) = version(&live, &layout).await?.filter(|found| *found > VERSION) {
+    if let Some((found, _)) = version(&live, &layout).await?.filter(|(found, _)| *found > VERSION) {
         return Err(newer(found, &settings));
     }
     make(&live, &layout).await?;
@@ -57,9 +58,12 @@ pub(crate) async fn prepare(shared: &Arc<Shared>) -> Result<()> {
     let (settings, layout) = (&shared.settings, &shared.layout);
     let live = shared.asks.live().await?;
     match version(&live, layout).await? {
-        Some(found) if found == VERSION => {}
-        Some(found) if found > VERSION => return Err(newer(found, settings)),
-        found => make(&live, layout).await.map_err(|failure| absent(failure, found, settings, layout))?,
+        Some((VERSION, stamp)) => repair(&live, layout, stamp).await?,
+        Some((found, _)) if found > VERSION => return Err(newer(found, settings)),
+        found => {
+            let found = found.map(|(found, _)| found);
+            make(&live, layout).await.map_err(|failure| absent(failure, found, settings, layout))?;
+        }
     }
     declare(&live, settings, layout).await?;
     if settings.strict {
@@ -68,14 +72,43 @@ pub(crate) async fn prepare(shared: &Arc<Shared>) -> Result<()> {
     Ok(())
 }
 
-/// Which version of the tables is there.
-async fn version(live: &Live, layout: &Layout) -> std::result::Result<Option<i32>, Failure> {
+/// Which version of the tables is there, and what the functions are stamped with.
+async fn version(live: &Live, layout: &Layout) -> std::result::Result<Option<(i32, Option<Stamp>)>, Failure> {
     if !live.server.has_tables {
         return Ok(None);
     }
-    let sql = layout.fill("SELECT version FROM {setup}");
-    let rows = live.read(&sql, "reading which version the tables have").await?;
-    Ok(rows.first().and_then(|row| row.try_get(0).ok()))
+    read_version(live, layout).await
+}
+
+/// The same, where they have been made since the connection was.
+pub(crate) async fn read_version(
+    live: &Live,
+    layout: &Layout,
+) -> std::result::Result<Option<(i32, Option<Stamp>)>, Failure> {
+    let rows = live.read(&layout.version_and_stamp(), "reading which version the tables have").await?;
+    let stamp = |row: &tokio_postgres::Row| row.try_get(1).ok().and_then(schema::stamp_in);
+    Ok(rows.first().and_then(|row| Some((row.try_get(0).ok()?, stamp(row)))))
+}
+
+/// Where the functions have another text than ours they are made anew, if they are all this user's own. Else they stay as they are, and
+/// `doctor` says so.
+async fn repair(live: &Live, layout: &Layout, found: Option<Stamp>) -> std::result::Result<(), Failure> {
+    if !schema::stamp().replaces(found) {
+        return Ok(());
+    }
+    let rows = live.read(&layout.functions_of_others(), "looking at whose functions they are").await?;
+    if rows.first().and_then(|row| row.try_get::<_, i64>(0).ok()) != Some(0) {
+        return Ok(());
+    }
+    match make(live, layout).await {
+        Err(failure) if is_denied(&failure) => Ok(()),
+        made => made,
+    }
+}
+
+fn is_denied(failure: &Failure) -> bool {
+    let source = std::error::Error::source(&failure.error).and_then(|source| source.downcast_ref::<tokio_postgres::Error>());
+    source.and_then(tokio_postgres::Error::code) == Some(&SqlState::INSUFFICIENT_PRIVILEGE)
 }
 
 /// Makes what is missing. Two who do so at once come one after the other.

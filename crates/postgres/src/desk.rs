@@ -4,10 +4,11 @@
 //! can hold up (an end whose caller finds `asks` idle, on its own runtime, goes there), and the ear, where it is told and its waiters are looked after.
 
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use tenure_core::backend::{Abilities, BoxFuture, Fencing, Finding, Liveness, Reach, Waiting};
 use tenure_core::lease::{
-    ALIVE, Answer, Asked, Asking, Desk, Ended, Ending, Failure, Fate, Limits, Listener, Looked, QUIET, Renewed, Said,
+    ALIVE, Answer, Asked, Asking, Desk, Ended, Ending, Failure, Fate, Limits, Listener, Looked, Renewed, Said,
 };
 use tenure_core::record::ClientKey;
 use tenure_core::{Ask, Claim, ClaimId, Error, ErrorKind, Instant, Kind, LockName, MIN_TTL, Result, Token, Versioned, View};
@@ -284,24 +285,22 @@ impl Desk for PostgresDesk {
         })
     }
 
-    fn tidy<'a>(&'a self, names: &'a [LockName]) -> BoxFuture<'a, Answer<()>> {
+    fn tidy_after<'a>(
+        &'a self,
+        after: Option<&'a LockName>,
+        limit: usize,
+        quiet: Duration,
+    ) -> BoxFuture<'a, Answer<Option<LockName>>> {
         Box::pin(async move {
             let shared = self.shared();
-            shared.ask(shared.verbs.tidy(names, QUIET), "tidying up", verbs::done).await
+            shared.ask(shared.verbs.tidy_after(after, limit, quiet), "tidying up", verbs::tidied).await
         })
     }
 
-    fn tidy_after<'a>(&'a self, after: Option<&'a LockName>, limit: usize) -> BoxFuture<'a, Answer<Option<LockName>>> {
+    fn leave(&self) -> BoxFuture<'_, Answer<()>> {
         Box::pin(async move {
             let shared = self.shared();
-            shared.ask(shared.verbs.tidy_after(after, limit), "tidying up", verbs::tidied).await
-        })
-    }
-
-    fn leave<'a>(&'a self, names: &'a [LockName]) -> BoxFuture<'a, Answer<()>> {
-        Box::pin(async move {
-            let shared = self.shared();
-            shared.ask(shared.verbs.leave(self.me, names), "leaving", verbs::done).await
+            shared.ask(shared.verbs.leave(self.me), "leaving", verbs::done).await
         })
     }
 

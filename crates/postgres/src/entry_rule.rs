@@ -69,7 +69,6 @@ const EVERYTHING: &[&str] = &[
     "asked: first in line",
     "asked: busy",
     "asked: mismatch",
-    "asked: late",
     "asked: ended",
     "asked together",
     "ended: nothing",
@@ -167,7 +166,7 @@ impl Pair {
 
     fn run(&mut self, step: &Step) -> Result<(), TestCaseError> {
         match step {
-            Step::Ask { claims, fresh, queue, late } => self.ask(claims, *fresh, *queue, *late),
+            Step::Ask { claims, fresh, queue } => self.ask(claims, *fresh, *queue),
             Step::End { who, min_hold, mark } => self.end(self.find(*who), *min_hold, *mark),
             Step::Renew(whom) => self.renew(whom),
             Step::Touch { whom, client, beat } => self.touch(whom, *client, *beat),
@@ -229,7 +228,7 @@ impl Pair {
         if self.records.contains_key(&name) { self.record(name, now, None, verb) } else { T::default() }
     }
 
-    fn ask(&mut self, at: &[usize], fresh: bool, queue: Option<Duration>, late: bool) -> Result<(), TestCaseError> {
+    fn ask(&mut self, at: &[usize], fresh: bool, queue: Option<Duration>) -> Result<(), TestCaseError> {
         let client = self.shapes[at[0]].client;
         let mut at: Vec<usize> = at.iter().copied().filter(|at| self.shapes[*at].client == client).collect();
         at.sort_by_key(|at| (self.claims[*at].name.clone(), *at));
@@ -237,9 +236,8 @@ impl Pair {
         if fresh {
             at.iter().for_each(|at| self.claims[*at].id = ClaimId::from_bytes(random()));
         }
-        let by = late.then_some(1);
         let asks: Vec<Asking> =
-            at.iter().map(|at| Asking { claim: self.claims[*at].clone(), queue: queue.is_some(), by }).collect();
+            at.iter().map(|at| Asking { claim: self.claims[*at].clone(), queue: queue.is_some() }).collect();
         let alive = queue.unwrap_or(Duration::from_secs(1));
         let said = verbs::asked(&self.send(self.verbs.ask(client, true, alive, &asks)), asks.len()).expect("an answer");
         if asks.len() > 1 {
@@ -255,13 +253,8 @@ impl Pair {
                 Asked::Busy => "asked: busy",
                 Asked::Locked => "asked: locked",
                 Asked::Mismatch { .. } => "asked: mismatch",
-                Asked::Late => "asked: late",
                 Asked::Ended => "asked: ended",
             });
-            if late {
-                prop_assert_eq!(says, Asked::Late);
-                continue;
-            }
             let (joined, expected) = self.expect_asked(at, queue.is_some(), now);
             waits |= joined;
             if let Asked::Granted { token, .. } = says {

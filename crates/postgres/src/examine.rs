@@ -8,8 +8,9 @@ use tenure_core::{Address, Clock, Error, ErrorKind, Result};
 use tokio_postgres::{Client, Row};
 
 use crate::config::Settings;
+use crate::connect;
 use crate::desk::Shared;
-use crate::schema::{Layout, TABLES};
+use crate::schema::{self, Layout, TABLES};
 
 /// The oldest version that has all that is used here.
 const OLDEST: i32 = 120_000;
@@ -116,6 +117,8 @@ impl Shared {
         findings.push(replicas(&replication).map_err(|error| self.unreadable(error))?);
         let tables = row(live.read(&tables_sql(&self.layout), "looking at the tables").await?)?;
         findings.extend(tables_are(&tables, &self.layout).map_err(|error| self.unreadable(error))?);
+        let found = connect::read_version(&live, &self.layout).await?.and_then(|(_, stamp)| stamp);
+        findings.push(schema::stamp().finding(found));
         findings.push(waiting(self.is_told().await));
         Ok(findings)
     }

@@ -3,9 +3,10 @@
 //! The SQL is in `sql/`, a file for each verb, with `{ticket}` where the ticket table's full name goes: schema and prefix were
 //! parsed into [`Layout`], so nothing that could end a quoted name gets there.
 
-use tenure_core::{Result, bad_value};
+use tenure_core::{Result, Stamp, bad_value};
 
-/// The tables and functions that this version of the crate needs.
+/// The tables and functions that this version of the crate needs. It is another one where an older program cannot use the functions; where
+/// only their bodies change, the stamp says so.
 pub(crate) const VERSION: i32 = 2;
 
 /// Everything, in the order in which it is made.
@@ -30,6 +31,17 @@ const SQL: [&str; 16] = [
 /// All that a fence needs.
 const FENCE_TABLE: &str = include_str!("sql/fence_table.sql");
 const TIDY: &str = include_str!("sql/tidy.sql");
+
+/// What this program stamps its functions with.
+pub(crate) fn stamp() -> Stamp {
+    Stamp::of(SQL.into_iter().chain([TIDY]))
+}
+
+/// The stamp that is in a comment.
+pub(crate) fn stamp_in(comment: &str) -> Option<Stamp> {
+    let (release, text) = comment.strip_prefix("tenure ")?.split_once(' ')?;
+    Some(Stamp { release: release.parse().ok()?, text: text.parse().ok()? })
+}
 
 /// Where the tables are, and what their names begin with.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -124,7 +136,24 @@ impl Layout {
             text += &self.fill(part);
             text.push('\n');
         }
-        text
+        let Stamp { release, text: hash } = stamp();
+        text + &self
+            .fill("-- So that a repaired function reaches databases that have another one.\nCOMMENT ON TABLE {setup} IS ")
+            + &format!("'tenure {release} {hash}';\n")
+    }
+
+    /// The version of what is there, and what it is stamped with.
+    pub(crate) fn version_and_stamp(&self) -> String {
+        self.fill("SELECT version, coalesce(obj_description('{setup}'::regclass, 'pg_class'), '') FROM {setup}")
+    }
+
+    /// How many of the functions are not this user's own.
+    pub(crate) fn functions_of_others(&self) -> String {
+        self.fill(
+            "SELECT count(*) FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace \
+             WHERE n.nspname = '{SCHEMA}' AND left(p.proname, length('{PREFIX}')) = '{PREFIX}' \
+               AND pg_get_userbyid(p.proowner) <> current_user",
+        )
     }
 
     /// What a fence alone needs.

@@ -9,7 +9,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use bytes::{BufMut, BytesMut};
-use tenure_core::lease::{Asked, Asking, Ended, Ending, Looked, Message, QUIET, Renewed, Said, Touched};
+use tenure_core::lease::{Asked, Asking, Ended, Ending, Looked, Message, Renewed, Said, Touched};
 use tenure_core::record::ClientKey;
 use tenure_core::{Ask, Claim, ClaimId, Holder, Kind, LockName, Mode, Note, Origin, Token, Versioned, View, Waiter};
 use tokio_postgres::Row;
@@ -66,6 +66,7 @@ pub(crate) struct Verbs {
     break_holds: String,
     cell_get: String,
     cell_set: String,
+    #[cfg(test)]
     tidy: String,
     tidy_after: String,
     leave: String,
@@ -83,8 +84,8 @@ impl Verbs {
         let select = |function, many| format!("SELECT {}", call(function, many));
         let from = |function, many| format!("SELECT * FROM {}", call(function, many));
         Verbs {
-            ask: select("ask", 17),
-            ask_one: select("ask_one", 17),
+            ask: select("ask", 16),
+            ask_one: select("ask_one", 16),
             end: select("end", 4),
             end_one: select("end_one", 4),
             renew: from("renew", 2),
@@ -102,9 +103,10 @@ impl Verbs {
             break_holds: select("break", 2),
             cell_get: layout.fill("SELECT {clock}(), version, value FROM (SELECT) u LEFT JOIN {cell} ON name = $1"),
             cell_set: select("cell_set", 3),
+            #[cfg(test)]
             tidy: select("tidy", 2),
             tidy_after: from("tidy_after", 3),
-            leave: select("leave", 2),
+            leave: select("leave", 1),
             hear: layout.fill("UPDATE {client} SET listens = true WHERE client = $1 AND NOT listens"),
             outlast: layout.fill(
                 "SELECT FROM {name} WHERE name IN (\
@@ -144,7 +146,6 @@ impl Verbs {
             .arg(claims().map(|claim| &*claim.origin.host).collect::<Vec<_>>(), Type::TEXT_ARRAY)
             .arg(claims().map(|claim| i64::from(claim.origin.pid)).collect::<Vec<_>>(), Type::INT8_ARRAY)
             .arg(asks.iter().map(|ask| ask.queue).collect::<Vec<_>>(), Type::BOOL_ARRAY)
-            .arg(asks.iter().map(|ask| ask.by.map(|by| by as i64)).collect::<Vec<_>>(), Type::INT8_ARRAY)
     }
 
     fn ask_one<'a>(&'a self, me: ClientKey, listens: bool, alive: Duration, ask: &'a Asking) -> Request<'a> {
@@ -167,7 +168,6 @@ impl Verbs {
             .arg(&*claim.origin.host, Type::TEXT)
             .arg(i64::from(claim.origin.pid), Type::INT8)
             .arg(ask.queue, Type::BOOL)
-            .arg(ask.by.map(|by| by as i64), Type::INT8)
     }
 
     /// Ends claims, in the order of their names. Answer: [`ended`].
@@ -262,6 +262,7 @@ impl Verbs {
     }
 
     /// Removes names that are idle. Answer: [`done`].
+    #[cfg(test)]
     pub(crate) fn tidy<'a>(&'a self, names: &'a [LockName], quiet: Duration) -> Request<'a> {
         Request::new(&self.tidy)
             .arg(names.iter().map(LockName::as_str).collect::<Vec<_>>(), Type::TEXT_ARRAY)
@@ -269,18 +270,16 @@ impl Verbs {
     }
 
     /// Removes what dead clients left. Answer: [`tidied`].
-    pub(crate) fn tidy_after<'a>(&'a self, after: Option<&'a LockName>, limit: usize) -> Request<'a> {
+    pub(crate) fn tidy_after<'a>(&'a self, after: Option<&'a LockName>, limit: usize, quiet: Duration) -> Request<'a> {
         Request::new(&self.tidy_after)
             .arg(after.map(LockName::as_str), Type::TEXT)
             .arg(i32::try_from(limit).unwrap_or(i32::MAX), Type::INT4)
-            .arg(micros(QUIET), Type::INT8)
+            .arg(micros(quiet), Type::INT8)
     }
 
-    /// Removes what a client has besides its holds. Answer: [`done`].
-    pub(crate) fn leave<'a>(&'a self, me: ClientKey, names: &'a [LockName]) -> Request<'a> {
-        Request::new(&self.leave)
-            .arg(me as i64, Type::INT8)
-            .arg(names.iter().map(LockName::as_str).collect::<Vec<_>>(), Type::TEXT_ARRAY)
+    /// Removes what a client has besides claims. Answer: [`done`].
+    pub(crate) fn leave(&self, me: ClientKey) -> Request<'_> {
+        Request::new(&self.leave).arg(me as i64, Type::INT8)
     }
 
     /// Says that a client listens from now on, if it waits for anything. It answers nothing of interest.
@@ -317,8 +316,7 @@ pub(crate) fn asked(rows: &[Row], many: usize) -> Parsed<Vec<(Asked, u64)>> {
             2 => Asked::Busy,
             3 => Asked::Locked,
             4 => Asked::Mismatch { kind: kind(says[1] as i16)?, of: u32::try_from(says[2]).map_err(|_| Garbled)? },
-            5 => Asked::Late,
-            6 => Asked::Ended,
+            5 => Asked::Ended,
             _ => return Err(Garbled),
         };
         Ok((asked, says[3] as u64))

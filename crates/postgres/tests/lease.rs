@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use tenure_core::backend::Level;
 use tenure_core::{Backend, Claim, Client, ErrorKind, Guard, Kind, Mode, Renewal, Wait};
 use tenure_testkit::proxy::{Fault, Proxy, Toward, Which};
 use tenure_testkit::servers::postgres::{BouncerOptions, PgBouncer, PoolMode, Postgres, PostgresOptions};
@@ -188,6 +189,42 @@ async fn tables_of_version_1_are_changed() {
     assert_eq!(postgres.sql("SELECT version FROM tenure_setup"), [["2"]]);
     assert_eq!(postgres.sql("SELECT count(*) FROM pg_proc WHERE proname = 'tenure_renew'"), [["1"]], "the old one has gone");
     held.release().await.unwrap();
+}
+
+/// A repaired function reaches a database that has the one before it, unless somebody else has made that, or a newer release.
+#[tokio::test]
+async fn repaired_functions_replace_those_that_are_there() {
+    const STALE: &str = "CREATE OR REPLACE FUNCTION tenure_clock() RETURNS bigint LANGUAGE sql AS 'SELECT 1::bigint'";
+    const STAMP: &str = "SELECT obj_description('tenure_setup'::regclass, 'pg_class')";
+    let postgres = Postgres::start(PostgresOptions::new());
+    let opened = || async { client(&postgres.url()).await };
+    let is_repaired = || postgres.sql("SELECT tenure_clock() > 1") == [["t"]];
+    let says = async |client: &Client| {
+        let findings = client.examine().await.unwrap();
+        let found = findings.iter().find(|finding| finding.what == "functions").expect("they are looked at");
+        (found.level, found.says.clone())
+    };
+    assert_eq!(says(&opened().await).await.0, Level::Good);
+    let ours = postgres.sql(STAMP)[0][0].clone();
+    let stamp = |stamp: &str| postgres.sql(&format!("COMMENT ON TABLE tenure_setup IS {stamp}; {STALE}"));
+    let words: Vec<&str> = ours.split(' ').collect();
+    let (release, text): (u32, u32) = (words[1].parse().unwrap(), words[2].parse().unwrap());
+    for older in ["NULL".to_owned(), format!("'tenure {release} {}'", text ^ 1), format!("'tenure 0 {}'", text ^ 1)] {
+        stamp(&older);
+        assert_eq!(says(&opened().await).await.0, Level::Good, "{older}");
+        assert!(is_repaired() && postgres.sql(STAMP)[0][0] == ours, "{older}");
+    }
+    let newer = format!("'tenure {} {}'", release + 1, text ^ 1);
+    stamp(&newer);
+    let (level, says_newer) = says(&opened().await).await;
+    assert!(level == Level::Good && says_newer.contains("newer"), "{says_newer}");
+    assert!(!is_repaired(), "an older program does not take a repair back");
+    // Somebody else's are left alone, also by somebody who may replace them.
+    postgres.sql("CREATE ROLE stranger; ALTER FUNCTION tenure_clock() OWNER TO stranger");
+    stamp("NULL");
+    let (level, says_strange) = says(&opened().await).await;
+    assert!(level == Level::Warning && says_strange.contains("tenure migrate"), "{says_strange}");
+    assert!(!is_repaired());
 }
 
 /// Two hundred waiters of a client are at most three connections, and each hand-over is one statement of the one who lets go and

@@ -267,12 +267,6 @@ impl Ear {
         }
     }
 
-    /// What a server's clock shows about now, in its microseconds; 0 if it was never seen.
-    pub(crate) fn estimate(&self, server: &Address) -> u64 {
-        let clocks = self.clocks();
-        clocks.get(server).map_or(0, |reading| reading.then + Instant::now().since(reading.sent).as_micros() as u64)
-    }
-
     /// The run of a server that we last connected to.
     pub(crate) fn run(&self, server: &Address) -> Option<Run> {
         self.clocks().get(server).map(|reading| reading.run.clone())

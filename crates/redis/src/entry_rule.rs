@@ -62,7 +62,6 @@ const EVERYTHING: &[&str] = &[
     "asked: first in line",
     "asked: busy",
     "asked: mismatch",
-    "asked: late",
     "asked: ended",
     "ended: nothing",
     "ended: something",
@@ -152,7 +151,7 @@ impl Pair {
 
     fn run(&mut self, step: &Step) -> Result<(), TestCaseError> {
         match step {
-            Step::Ask { claim, fresh, queue, late } => self.ask(*claim, *fresh, *queue, *late),
+            Step::Ask { claim, fresh, queue } => self.ask(*claim, *fresh, *queue),
             Step::End { who, min_hold, mark } => self.end(self.find(*who), *min_hold, *mark),
             Step::Renew(whom) => self.renew(whom),
             Step::Touch(whom, alive) => self.touch(whom, *alive),
@@ -203,13 +202,13 @@ impl Pair {
         answer
     }
 
-    fn ask(&mut self, at: usize, fresh: bool, queue: Option<Duration>, late: bool) -> Result<(), TestCaseError> {
+    fn ask(&mut self, at: usize, fresh: bool, queue: Option<Duration>) -> Result<(), TestCaseError> {
         if fresh {
             self.claims[at].id = ClaimId::from_bytes(random());
         }
         let (claim, client, name) = (self.claims[at].clone(), self.shapes[at].client, self.shapes[at].name);
         let inbox = self.layout.inbox(0, &client.to_string());
-        let command = verbs::ask(&self.layout, "publish", &claim, &inbox, queue, late.then_some(1), &secret(claim.id));
+        let command = verbs::ask(&self.layout, "publish", &claim, &inbox, queue, &secret(claim.id));
         let (now, says) = verbs::asked(self.send(&command), &claim).expect("it is an answer");
         self.saw(match says {
             Asked::Granted { .. } => "asked: granted",
@@ -217,13 +216,8 @@ impl Pair {
             Asked::Queued { .. } => "asked: queued",
             Asked::Busy => "asked: busy",
             Asked::Mismatch { .. } => "asked: mismatch",
-            Asked::Late => "asked: late",
             Asked::Ended => "asked: ended",
         });
-        if late {
-            prop_assert_eq!(says, Asked::Late);
-            return Ok(());
-        }
         if self.marks.contains(&claim.id) {
             prop_assert_eq!(says, Asked::Ended);
             return Ok(());

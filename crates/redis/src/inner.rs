@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use redis::{Cmd, Value};
 use tenure_core::backend::{BoxFuture, Finding};
-use tenure_core::{Ask, Claim, ClaimId, Error, ErrorKind, LockName, Result, Token, Versioned, View};
+use tenure_core::{Ask, Claim, ClaimId, Error, ErrorKind, Instant, LockName, Result, Token, Versioned, View};
 
 use crate::config::Settings;
 use crate::ear::Ear;

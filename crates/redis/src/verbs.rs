@@ -30,8 +30,6 @@ pub(crate) enum Asked {
     Busy,
     /// The name is in use otherwise; [`mismatch`] says it in words.
     Mismatch { kind: Kind, of: u32 },
-    /// The request came after the time it was good for, and changed nothing.
-    Late,
     /// The claim was ended before this request of its came, and stays so.
     Ended,
 }
@@ -57,25 +55,23 @@ pub(crate) enum Renewed {
 }
 
 /// Asks for a claim; `queue` is how long it may stand in line unheard, if at all. `inbox` is where its client hears of
-/// it, and `secret` what a hand-over must know. After `by` (microseconds of the server's clock) the request is refused: it is somebody's who has given up.
-/// Answer: [`asked`].
+/// it, and `secret` what a hand-over must know. Answer: [`asked`].
 pub(crate) fn ask(
     layout: &Layout,
     publish: &str,
     claim: &Claim,
     inbox: &[u8],
     queue: Option<Duration>,
-    by: Option<u64>,
     secret: &Secret,
 ) -> Cmd {
     let body = codec::encode_claim(claim, inbox);
-    let mut cmd = scripts::ASK.command(6, 8, 528 + 4 * claim.name.as_str().len() + body.len());
+    let mut cmd = scripts::ASK.command(6, 7, 528 + 4 * claim.name.as_str().len() + body.len());
     keys(&mut cmd, layout, &claim.name);
     cmd.arg(layout.ended(layout.bucket(&claim.name), claim.id));
     words(&mut cmd, publish, &claim.name);
     let alone_ms = micros(claim.ttl + claim.lock_delay).div_ceil(1_000) + SLACK_MS;
     cmd.arg(claim.id.as_bytes()).arg(body).arg(alone_ms);
-    cmd.arg(queue.map_or(0, |queue| micros(queue).max(1))).arg(by.unwrap_or(NEVER)).arg(secret);
+    cmd.arg(queue.map_or(0, |queue| micros(queue).max(1))).arg(secret);
     cmd
 }
 
@@ -273,7 +269,6 @@ pub(crate) fn asked(answer: Value, claim: &Claim) -> Result<Answer<Asked>> {
         b"mismatch" => {
             Asked::Mismatch { kind: codec::kind_of(rest.number()?)?, of: rest.number()?.try_into().unwrap_or(u32::MAX) }
         }
-        b"late" => Asked::Late,
         b"ended" => Asked::Ended,
         _ => return Err(Garbled("the answer to an ask is none of those there are").into()),
     };
@@ -519,7 +514,7 @@ mod tests {
     }
 
     fn rubbish() -> impl Strategy<Value = Value> {
-        let words: &'static [&'static str] = &["granted", "queued", "busy", "mismatch", "late", "ended", "m", "1"];
+        let words: &'static [&'static str] = &["granted", "queued", "busy", "mismatch", "ended", "m", "1"];
         let leaf = prop_oneof![
             Just(Value::Nil),
             (-2i64..8).prop_map(Value::Int),

@@ -26,8 +26,6 @@ use crate::scripts;
 use crate::together;
 use crate::verbs::{self, Asked};
 
-/// How long after it was sent an ask may still be handled.
-const ASK_LIFE: Duration = Duration::from_secs(20);
 /// How many waiters one script touches.
 const TOUCH_AT_ONCE: usize = 250;
 /// How long a touch may take.
@@ -102,56 +100,44 @@ impl Inner {
         let bucket = self.bucket(&claim.name);
         let (inbox, secret) = (self.fleet.inbox(bucket), self.ear.secret(claim.id));
         let mut doubt = self.doubt(claim.id);
-        for _ in 0..3 {
-            if self.fleet.known(bucket).is_none() {
-                // Only of a server that is known can the time be known until which this ask is good.
-                let _ = Box::pin(tokio::time::timeout(self.fleet.settings.connect_limit, self.fleet.reach(bucket))).await;
+        let queue = queue.then_some(ALIVE);
+        let command = verbs::ask(&self.fleet.layout, self.fleet.publish(), claim, &inbox, queue, &secret);
+        let answer = self.run(&claim.name, &scripts::ASK, &command).await?;
+        doubt.remains |= !answer.clean;
+        let (now, asked) = verbs::asked(answer.value, claim)?;
+        self.ear.read_clock(&answer.from.address, answer.sent, now);
+        if matches!(asked, Asked::Granted { .. }) && answer.replicas < self.fleet.settings.min_replicas {
+            self.end(claim, Duration::ZERO).await?;
+            return Err(self.too_few_replicas(answer.replicas));
+        }
+        match asked {
+            Asked::Granted { token, left } => {
+                doubt.answered();
+                let grant = Grant { token, until: answer.sent + left.saturating_sub(margin(left)) };
+                Ok(Outcome::Granted(self.worth_having(claim, grant, left).await))
             }
-            let by = self.fleet.known(bucket).map_or(0, |node| self.ear.estimate(&node.address));
-            let by = (by != 0).then(|| by + ASK_LIFE.as_micros() as u64);
-            let command =
-                verbs::ask(&self.fleet.layout, self.fleet.publish(), claim, &inbox, queue.then_some(ALIVE), by, &secret);
-            let answer = self.run(&claim.name, &scripts::ASK, &command).await?;
-            doubt.remains |= !answer.clean;
-            let (now, asked) = verbs::asked(answer.value, claim)?;
-            self.ear.read_clock(&answer.from.address, answer.sent, now);
-            if matches!(asked, Asked::Granted { .. }) && answer.replicas < self.fleet.settings.min_replicas {
-                self.end(claim, Duration::ZERO).await?;
-                return Err(self.too_few_replicas(answer.replicas));
+            Asked::Queued { first, change_in } => {
+                doubt.answered();
+                let heard = Heard::new(&answer.from.address, answer.sent, now);
+                self.ear.queued(claim.id, heard, change_in.filter(|_| first));
+                Ok(Outcome::Queued)
             }
-            match asked {
-                Asked::Granted { token, left } => {
-                    doubt.answered();
-                    let grant = Grant { token, until: answer.sent + left.saturating_sub(margin(left)) };
-                    return Ok(Outcome::Granted(self.worth_having(claim, grant, left).await));
-                }
-                Asked::Queued { first, change_in } => {
-                    doubt.answered();
-                    let heard = Heard::new(&answer.from.address, answer.sent, now);
-                    self.ear.queued(claim.id, heard, change_in.filter(|_| first));
-                    return Ok(Outcome::Queued);
-                }
-                Asked::Busy => {
-                    if doubt.answered() {
-                        return Ok(Outcome::Busy);
-                    }
+            Asked::Busy => {
+                if !doubt.answered() {
                     // Another copy of the ask may still arrive, and nobody would know of its grant.
                     self.end(claim, Duration::ZERO).await?;
-                    return Ok(Outcome::Busy);
                 }
-                Asked::Mismatch { kind, of } => {
-                    doubt.answered();
-                    return Err(verbs::mismatch(claim, kind, of));
-                }
-                Asked::Ended => {
-                    let what = "this claim was ended before its request arrived";
-                    return Err(Error::new(ErrorKind::Unavailable, what).with_hint("Ask again: that is another claim"));
-                }
-                Asked::Late => {} // the server's clock has jumped, or we stood still: now we know its time
+                Ok(Outcome::Busy)
+            }
+            Asked::Mismatch { kind, of } => {
+                doubt.answered();
+                Err(verbs::mismatch(claim, kind, of))
+            }
+            Asked::Ended => {
+                let what = "this claim was ended before its request arrived";
+                Err(Error::new(ErrorKind::Unavailable, what).with_hint("Ask again: that is another claim"))
             }
         }
-        Err(Error::new(ErrorKind::Unavailable, "the server's clock ran away from every request")
-            .with_hint("Look at the server's clock: it has jumped several times within seconds"))
     }
 
     /// A second ask may find a grant that was made to the first one a while ago and is nearly over: then it is renewed, so that

@@ -9,7 +9,7 @@ use tenure_core::backend::{Abilities, BoxFuture, Finding};
 use tenure_core::memory::Memory;
 use tenure_core::quorum::{Node, Quorum, Settings};
 use tenure_core::{
-    Ask, Backend, Claim, Client, Clock, Environment, Grant, LockName, Mode, News, Renewal, Result, Token, Versioned, View,
+    Ask, Backend, Claim, Client, Clock, Environment, Grant, LockName, News, Renewal, Result, Token, Versioned, View,
     Wait,
 };
 
@@ -138,8 +138,8 @@ impl Backend for FarAway {
         self.there_and_back(async move { self.inner.release(claim).await })
     }
 
-    fn convert<'a>(&'a self, claim: &'a Claim, to: Mode, token: Token) -> BoxFuture<'a, Result<Option<Grant>>> {
-        self.inner.convert(claim, to, token)
+    fn downgrade<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<bool>> {
+        self.inner.downgrade(claim)
     }
 
     fn view<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<View>> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 #[cfg(any(feature = "redis", feature = "postgres", feature = "mysql", feature = "zookeeper", feature = "etcd"))]
 use tenure_core::Environment;
 use tenure_core::backend::{Abilities, Backend};
-use tenure_core::fence::{Fence, FileFence, MemoryFence};
+use tenure_core::fence::{Fence, MemoryFence};
 use tenure_core::memory::Memory;
 use tenure_core::{Client, Error, ErrorKind, Result, StoreUrl};
 
@@ -124,22 +124,22 @@ pub async fn connect(url: impl AsRef<str>) -> Result<Client> {
     }
 }
 
-/// The schemes this build can keep a fence in: those of its stores, but for Redlock, ZooKeeper and etcd, which keep none; and a file.
+/// The schemes this build can keep a fence in: those of its stores, but for Redlock, ZooKeeper and etcd, which keep none.
 pub fn fence_schemes() -> impl Iterator<Item = &'static str> {
     let keeps_none = |scheme: &str| scheme.ends_with("redlock") || ["zk", "zks", "etcd", "etcds"].contains(&scheme);
-    SCHEMES.iter().copied().filter(move |scheme| !keeps_none(scheme)).chain([FileFence::SCHEME])
+    SCHEMES.iter().copied().filter(move |scheme| !keeps_none(scheme))
 }
 
 /// Opens a fence: what refuses holders that come too late, at the resource, with no lock store in reach. See [`mod@crate::fence`].
 ///
-/// `memory://` is a new one, `memory://NAME` the process's of that name, `file:///path` a file for all processes of a host, and
-/// `sqlite:///path`, `postgres://host/database`, `mysql://host/database`, `redis://host` (or `redis+sentinel`, `redis+cluster`) one in
-/// that store. It needs nothing of the store's locks, and they may be elsewhere.
+/// `memory://` is a new one, `memory://NAME` the process's of that name, `sqlite:///path` a file for all processes of a host, and
+/// `postgres://host/database`, `mysql://host/database`, `redis://host` (or `redis+sentinel`, `redis+cluster`) one in that store. It
+/// needs nothing of the store's locks, and they may be elsewhere.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> tenure::Result<()> {
 /// # let dir = tempfile::tempdir().unwrap();
-/// # let url = format!("file://{}/fence", dir.path().display());
+/// # let url = format!("sqlite://{}/fence.db", dir.path().display());
 /// use tenure::fence::Gate;
 /// let client = tenure::connect("memory://locks").await?;
 /// let gate = Gate::new(tenure::fence(url).await?); // at the resource
@@ -161,7 +161,6 @@ pub async fn fence(url: impl AsRef<str>) -> Result<Arc<dyn Fence>> {
             let name = url.file_path();
             Ok(Arc::new(if name.is_empty() { MemoryFence::new() } else { MemoryFence::shared(&name) }))
         }
-        FileFence::SCHEME => Ok(Arc::new(FileFence::connect(&url)?)),
         #[cfg(feature = "sqlite")]
         scheme if tenure_sqlite::SCHEMES.contains(&scheme) => tenure_sqlite::open_fence(&url),
         #[cfg(feature = "redis")]

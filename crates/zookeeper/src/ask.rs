@@ -31,7 +31,7 @@ use tenure_core::{Claim, Clock, Error, ErrorKind, Grant, Instant, Kind, Mode, Re
 
 use crate::error::refused;
 use crate::inner::{Entry, Inner, SLOW_LOOK, lock};
-use crate::layout::{Key, Layout, Place, WAITING, is_movable, node_prefix, place};
+use crate::layout::{Key, Layout, Place, node_prefix, place};
 use crate::line::{Line, Standing, is_used_up};
 use crate::session::{Session, Trouble, User, Watched};
 use crate::ticket::Ticket;
@@ -117,7 +117,6 @@ impl Inner {
     fn enter_book(&self, claim: &Claim, parent: &str, user: &User) {
         let entry = Entry {
             user: user.clone(),
-            moving: None,
             ending: false,
             parent: parent.to_owned(),
             node: None,
@@ -137,7 +136,7 @@ impl Inner {
 
     async fn ask(
         self: &Arc<Self>,
-        mut user: User,
+        user: User,
         claim: &Claim,
         parent: &str,
         wait: Wait,
@@ -145,16 +144,16 @@ impl Inner {
         queued: &mut bool,
     ) -> Result<Came> {
         let mut since = Instant::now();
-        if wait == Wait::No && self.is_busy(&user.0, claim, parent).await? {
+        let session = &user.0;
+        if wait == Wait::No && self.is_busy(session, claim, parent).await? {
             return Ok(Came::TooLate);
         }
-        let Some((mut node, mut line, mut seen)) = self.join(&user.0, claim, parent).await? else {
+        let Some((node, mut line, mut seen)) = self.join(session, claim, parent).await? else {
             return Ok(Came::Nothing);
         };
         let path = |node: &str| format!("{parent}/{node}");
-        let (mut may_move, mut is_first_look) = (is_movable(self.settings.layout, claim), true);
+        let mut is_first_look = true;
         loop {
-            let session = &user.0;
             let Some(me) = line.find(&node.name) else { return Ok(Came::Nothing) };
             self.must_be_in_order(session, &line.0[me], parent).await?;
             if !line.fits(claim) {
@@ -184,19 +183,11 @@ impl Inner {
                 continue;
             }
             (*queued, seen) = (true, true);
-            // Once: where the servers grant nothing as short, the session stays longer than that.
-            if session.timeout > WAITING && std::mem::take(&mut may_move) {
-                let Some((other, name)) = self.shift(claim, WAITING).await? else { return Ok(Came::Nothing) };
-                (user, node.name) = (other, name);
-                let Some(now) = self.list(&user.0, claim, parent, false).await? else { return Ok(Came::Nothing) };
-                line = now;
-                continue;
-            }
             let (event, decides) = match standing {
-                Standing::Behind { node: front, key, movable, decides } => {
+                Standing::Behind { node: front, key, decides } => {
                     let event = self.watch_one(session, Watched::Node, &path(&front), false, deadline).await?;
                     let is_simple = matches!(claim.kind, Kind::Mutex | Kind::FairMutex | Kind::Election);
-                    (event, decides || is_simple && !movable && self.was_let_in(key))
+                    (event, decides || is_simple && self.was_let_in(key))
                 }
                 Standing::BehindWaiter { node: front } => {
                     (self.watch_one(session, Watched::Node, &path(&front), true, deadline).await?, false)
@@ -234,7 +225,7 @@ impl Inner {
         }
         let node = String::new();
         let (key, kind, mode) = (Key::of(claim.id), claim.kind, claim.mode);
-        line.0.push(Place { node, key, kind, mode, generation: 0, sequence: 0, movable: false });
+        line.0.push(Place { node, key, kind, mode, generation: 0, sequence: 0 });
         Ok(line.standing(line.0.len() - 1) != Standing::Enter)
     }
 

@@ -83,7 +83,7 @@ impl Inner {
                 Ok(true)
             }
             // Somebody took the writer's node away.
-            Ok(Some(Err(Trouble::Refused(Refusal::NO_NODE)))) if entry.moving.is_none() => {
+            Ok(Some(Err(Trouble::Refused(Refusal::NO_NODE)))) => {
                 self.gone(claim.id);
                 Ok(false)
             }

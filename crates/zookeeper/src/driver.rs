@@ -454,7 +454,6 @@ pub(crate) mod tests {
     pub(crate) fn hold(session: &Arc<Session>) -> Entry {
         Entry {
             user: session.enter(),
-            moving: None,
             ending: false,
             parent: "/x".to_owned(),
             node: Some("y".to_owned()),

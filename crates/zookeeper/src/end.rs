@@ -62,30 +62,25 @@ impl Inner {
         let Some(entry) = self.entry(id) else { return Ok(()) };
         let _turn = entry.turn.lock().await;
         let Some(entry) = self.entry(id) else { return Ok(()) }; // somebody was faster
-        // What was sent last for a claim on its way to another session was sent there; if that is over, it may not have arrived.
-        for user in [entry.moving.as_ref(), Some(&entry.user)].into_iter().flatten() {
-            if self.end_in(&user.0, id, &entry).await? {
-                break;
-            }
-        }
+        self.end_in(&entry.user.0, id, &entry).await?;
         self.forget(id);
         Ok(())
     }
 
-    /// Ends a claim by way of this session; `false` if that is over.
-    async fn end_in(&self, session: &Session, id: ClaimId, entry: &Entry) -> Result<bool> {
+    /// Ends a claim by way of its session; if that is over, so is the claim.
+    async fn end_in(&self, session: &Session, id: ClaimId, entry: &Entry) -> Result<()> {
         let deadline = Instant::now() + self.settings.answer_limit;
-        let sure = entry.node.is_some() && !entry.unsure && entry.moving.is_none();
+        let sure = entry.node.is_some() && !entry.unsure;
         loop {
             let ended = if sure { self.delete(session, entry).await? } else { self.search(session, id, entry).await? };
-            let Err(trouble) = ended else { return Ok(true) };
+            let Err(trouble) = ended else { return Ok(()) };
             if matches!(trouble, Trouble::Over(_)) || session.is_over() {
-                return Ok(false);
+                return Ok(());
             }
             let left = deadline.since(Instant::now());
             match tokio::time::timeout(left, session.here()).await {
                 Ok(Ok(())) => {}
-                Ok(Err(_)) => return Ok(false),
+                Ok(Err(_)) => return Ok(()),
                 Err(_) => return Err(self.explain(trouble, "delete a node in", &entry.parent)),
             }
         }
@@ -95,13 +90,13 @@ impl Inner {
     /// itself.
     pub(crate) async fn clear_away(&self, claim: &Claim) -> Result<()> {
         let Some(entry) = self.entry(claim.id).filter(|entry| entry.node.is_some()) else { return Ok(()) };
-        for user in [Some(&entry.user), entry.moving.as_ref()].into_iter().flatten().filter(|user| !user.0.is_over()) {
-            match self.search(&user.0, claim.id, &entry).await? {
-                Ok(()) | Err(Trouble::Over(_)) => {}
-                Err(trouble) => return Err(self.explain(trouble, "delete a node in", &entry.parent)),
-            }
+        if entry.user.0.is_over() {
+            return Ok(());
         }
-        Ok(())
+        match self.search(&entry.user.0, claim.id, &entry).await? {
+            Ok(()) | Err(Trouble::Over(_)) => Ok(()),
+            Err(trouble) => Err(self.explain(trouble, "delete a node in", &entry.parent)),
+        }
     }
 
     async fn delete(&self, session: &Session, entry: &Entry) -> Result<Result<(), Trouble>> {

@@ -60,8 +60,6 @@ struct Sessions {
 #[derive(Clone)]
 pub(crate) struct Entry {
     pub(crate) user: User,
-    /// The session that it is on its way to, or was when nobody answered.
-    pub(crate) moving: Option<User>,
     /// Its end was asked for.
     pub(crate) ending: bool,
     pub(crate) parent: String,
@@ -135,12 +133,6 @@ impl Inner {
         let wanted = ttl.min(sessions.longest.unwrap_or(ttl)).max(sessions.shortest.unwrap_or(ttl));
         let fits = |session: &&Arc<Session>| (session.wanted == ttl || session.timeout == wanted) && !session.is_over();
         sessions.open.iter().find(fits).map(Session::enter)
-    }
-
-    /// Whether a session of this ttl would be longer than the one that the claim has.
-    pub(crate) fn may_grant_longer(&self, ttl: Duration, claim: &Claim) -> bool {
-        let longest = lock(&self.sessions).longest.unwrap_or(ttl);
-        self.entry(claim.id).is_some_and(|entry| entry.user.0.timeout < ttl.min(longest))
     }
 
     /// The session for a ttl, opened now if need be.
@@ -235,9 +227,7 @@ impl Inner {
         lock(&self.sessions).open.retain(|other| !Arc::ptr_eq(other, session));
         let mut lost = Vec::new();
         for (id, entry) in self.book().iter_mut() {
-            let users = [Some(&entry.user), entry.moving.as_ref()];
-            let concerns = users.into_iter().flatten().any(|user| Arc::ptr_eq(&user.0, session));
-            if concerns && entry.granted && !entry.lost {
+            if Arc::ptr_eq(&entry.user.0, session) && entry.granted && !entry.lost {
                 entry.lost = true;
                 lost.push(*id);
             }
@@ -366,14 +356,13 @@ impl Inner {
         (since + (claim.ttl - margin(claim.ttl))).min(session.until())
     }
 
-    /// Until when a hold may be trusted from now on, which is noted: it is given no more than its session can be trusted for, and on its
-    /// way to another one no more than that, since its node may be there. `None` if there is none, or its time is over.
+    /// Until when a hold may be trusted from now on, which is noted: it is given no more than its session can be trusted for. `None`
+    /// if there is none, or its time is over.
     pub(crate) fn give(&self, claim: &Claim) -> Option<Instant> {
         let mut book = self.book();
         let now = Instant::now();
         let entry = book.get_mut(&claim.id).filter(|entry| entry.granted && !entry.lost && entry.expires > now)?;
         let until = self.until(&entry.user.0, claim, now);
-        let until = entry.moving.as_ref().map_or(until, |other| until.min(other.0.until()));
         entry.expires = entry.expires.max(until + margin(claim.ttl));
         Some(until)
     }
@@ -478,31 +467,16 @@ impl Inner {
         }
     }
 
-    /// A hold's own node is not there: the hold is gone, or a move or a change of its mode has given it another one.
+    /// A hold's own node is not there: the hold is gone, or a change of its mode has given it another one.
     async fn own_went(&self, id: ClaimId, path: &str) {
         let Some(entry) = self.entry(id) else { return };
         let Ok(_turn) = entry.turn.try_lock() else { return }; // whoever has it sees to it
         let Some(entry) = self.entry(id).filter(|entry| entry.path().as_deref() == Some(path)) else { return };
-        if entry.moving.is_some() {
-            if self.is_nowhere(id, &entry).await {
-                self.gone(id);
-            }
-        } else if entry.unsure {
+        if entry.unsure {
             let _ = self.settled(id).await; // if nobody answers, it is tried again
         } else {
             self.gone(id);
         }
-    }
-
-    /// Whether a claim has no node under any name, though a move had no answer.
-    async fn is_nowhere(&self, id: ClaimId, entry: &Entry) -> bool {
-        for user in [Some(&entry.user), entry.moving.as_ref()].into_iter().flatten() {
-            match self.line_after_a_write(&user.0, &entry.parent).await {
-                Ok(Ok(line)) if line.of(Key::of(id)).next().is_none() => {}
-                _ => return false,
-            }
-        }
-        true
     }
 
     /// A hold has no node any more: so it is lost, and told.

@@ -4,7 +4,6 @@
 //! /tenure                                  root, a container: it goes when it is empty
 //! /tenure/invoices%2F2026                  a name, a container too
 //! /tenure/invoices%2F2026/mutex-5f1c…-0-0000000007     a claim: kind and mode, a hash of its id, generation, place in line
-//!                                          (the generation is 0m where the claim may move to another session)
 //! /tenure-cells/stock                      a cell
 //! ```
 //!
@@ -15,7 +14,6 @@
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
 use std::num::NonZeroU32;
-use std::time::Duration;
 
 use tenure_core::{Claim, ClaimId, Error, ErrorKind, Fingerprint, Kind, LockName, Mode, Result};
 
@@ -30,9 +28,6 @@ pub enum Layout {
     /// Curator's: its mutex and its rw lock, at the path that Curator would use.
     Curator,
 }
-
-/// The longest timeout of a session that a claim waits with: what a waiter that died costs those behind it.
-pub(crate) const WAITING: Duration = tenure_core::DEFAULT_TTL;
 
 /// A hash of a claim's id, which names its node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -67,12 +62,10 @@ pub(crate) struct Place {
     pub(crate) key: Key,
     pub(crate) kind: Kind,
     pub(crate) mode: Mode,
-    /// How often its mode or its session was changed.
+    /// How often its mode was changed.
     pub(crate) generation: u32,
     /// Its place in line: drawn by the server, and wraps.
     pub(crate) sequence: i32,
-    /// It may go and yet stay, as another node at the same place: see [`crate::shift`].
-    pub(crate) movable: bool,
 }
 
 /// Where a name's nodes are.
@@ -101,10 +94,7 @@ pub(crate) fn cell(settings: &Settings, name: &LockName) -> String {
 pub(crate) fn node_prefix(layout: Layout, claim: &Claim, mode: Mode, generation: u32) -> String {
     let key = Key::of(claim.id);
     match layout {
-        Layout::Tenure => {
-            let movable = if is_movable(layout, claim) { "m" } else { "" };
-            format!("{}-{key}-{generation}{movable}-", tag(claim.kind, mode))
-        }
+        Layout::Tenure => format!("{}-{key}-{generation}-", tag(claim.kind, mode)),
         Layout::Curator => {
             let digits = key.to_string();
             let uuid = format!("{}-{}-{}-{generation:04x}-7e7e7e000000", &digits[..8], &digits[8..12], &digits[12..]);
@@ -116,11 +106,6 @@ pub(crate) fn node_prefix(layout: Layout, claim: &Claim, mode: Mode, generation:
             format!("_c_{uuid}-{what}")
         }
     }
-}
-
-/// Whether a claim waits with another session than it holds with.
-pub(crate) fn is_movable(layout: Layout, claim: &Claim) -> bool {
-    layout == Layout::Tenure && claim.ttl > WAITING
 }
 
 /// The whole name of a node whose place in line is known.
@@ -147,11 +132,9 @@ pub(crate) fn place(layout: Layout, node: &str) -> Option<Place> {
             let mut parts = node.splitn(4, '-');
             let (kind, mode) = untag(parts.next()?)?;
             let key = Key(u64::from_str_radix(parts.next().filter(|key| key.len() == 16)?, 16).ok()?);
-            let generation = parts.next()?;
-            let (generation, movable) = generation.strip_suffix('m').map_or((generation, false), |number| (number, true));
-            let generation = generation.parse().ok()?;
+            let generation = parts.next()?.parse().ok()?;
             let sequence = parts.next()?.parse().ok()?;
-            Some(Place { node: node.to_owned(), key, kind, mode, generation, sequence, movable })
+            Some(Place { node: node.to_owned(), key, kind, mode, generation, sequence })
         }
         Layout::Curator => {
             let marks = [
@@ -165,7 +148,7 @@ pub(crate) fn place(layout: Layout, node: &str) -> Option<Place> {
                 .max_by_key(|found| found.0)?;
             let sequence = node[at + mark.len()..].parse().ok()?;
             let (key, generation) = curator_key(&node[..at]);
-            Some(Place { node: node.to_owned(), key, kind, mode, generation, sequence, movable: false })
+            Some(Place { node: node.to_owned(), key, kind, mode, generation, sequence })
         }
     }
 }
@@ -261,6 +244,8 @@ pub(crate) fn check_path(path: &str) -> std::result::Result<(), &'static str> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use proptest::prelude::*;
     use tenure_core::{Note, Origin};
 

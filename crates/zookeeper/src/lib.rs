@@ -6,7 +6,7 @@
 //! - `wire`: messages as bytes; `dial`: making a connection; `sasl`: a login; `session`: what requests and answers share;
 //!   `driver`: what keeps a session going; `trust`: until when it may be trusted, and why
 //! - `layout`: names and nodes; `line`: who is in and whom a waiter watches; `ticket`: what a node says
-//! - `backend`: the contract; `inner`: sessions and the book of claims; `ask`, `end`, `renew`, `downgrade`, `shift`: the life of a claim;
+//! - `backend`: the contract; `inner`: sessions and the book of claims; `ask`, `end`, `renew`, `downgrade`: the life of a claim;
 //!   `look`: views, asks and breaks; `cells`: the optimistic lock; `tidy`: leaving nothing; `examine`: for `doctor`
 
 #![forbid(unsafe_code)]
@@ -29,7 +29,6 @@ mod look;
 mod renew;
 mod sasl;
 mod session;
-mod shift;
 mod ticket;
 mod tidy;
 mod trust;

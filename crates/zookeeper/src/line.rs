@@ -12,7 +12,6 @@
 //! - a writer of an rw lock looks again: the one in front may have gone as a writer and stayed as a reader, which is another node
 //!   at the same place.
 //! - permits look again: it takes a count.
-//! - whoever is behind a node that may [move](crate::shift) to another session looks again, too.
 
 use tenure_core::{Claim, ClaimId, Entry, Kind, Mode, admit};
 
@@ -33,8 +32,6 @@ pub(crate) enum Standing {
         node: String,
         /// Whose it is.
         key: Key,
-        /// It may have gone only to be another node.
-        movable: bool,
         /// Its going is the grant.
         decides: bool,
     },
@@ -74,8 +71,8 @@ impl Line {
     pub(crate) fn standing(&self, me: usize) -> Standing {
         let Some(own) = self.0.get(me) else { return Standing::Gone };
         let behind = |at: usize, decides| {
-            let Place { node, key, movable, .. } = &self.0[at];
-            Standing::Behind { node: node.clone(), key: *key, movable: *movable, decides }
+            let Place { node, key, .. } = &self.0[at];
+            Standing::Behind { node: node.clone(), key: *key, decides }
         };
         match self.entry(me) {
             Entry::Enter => Standing::Enter,
@@ -87,7 +84,7 @@ impl Line {
                     (Kind::RwLock, _) => false,
                     _ => me == 1,
                 };
-                behind(at, decides && !self.0[at].movable)
+                behind(at, decides)
             }
             Entry::BehindAny if self.entry(me - 1) == Entry::Enter => Standing::First,
             Entry::BehindAny => Standing::BehindWaiter { node: self.0[me - 1].node.clone() },

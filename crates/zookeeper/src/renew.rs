@@ -30,7 +30,6 @@ impl Inner {
         }
         let shortest = claims.iter().map(|claim| claim.ttl).min().unwrap_or_default();
         let proved = self.prove_all(sessions, shortest / 24).await;
-        claims.iter().for_each(|claim| self.shift_home(claim));
         let now = Instant::now();
         claims
             .iter()

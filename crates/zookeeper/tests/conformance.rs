@@ -56,17 +56,6 @@ impl Harness for Three {
         self.look(|raw| raw.beneath(&self.root) + raw.beneath(&format!("{}-cells", self.root)))
     }
 
-    /// Whoever waits moves to a short session a moment after it joined, and its node gets another generation.
-    async fn is_settled(&self, name: &str) -> bool {
-        let path = format!("{}/{name}", self.root);
-        let mut line = self.look(|raw| {
-            raw.sync(&path);
-            raw.children(&path).unwrap_or_default()
-        });
-        line.sort_by_key(|node| node.rsplit('-').next().map(str::to_owned));
-        line.iter().skip(1).all(|node| !node.contains("-0m-"))
-    }
-
     fn url(&self) -> Option<String> {
         Some(self.address())
     }

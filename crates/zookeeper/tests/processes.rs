@@ -1,13 +1,11 @@
-//! Several processes: what a killed holder costs the others, and a stress of claims that wait and hold with one node, so that the
-//! going of the one in front is the grant. (The suite's own stress has a longer ttl, and nodes that may move.)
+//! Several processes: what a killed holder costs the others.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::{Backend, Client, DEFAULT_TTL, Environment, Instant, Result};
-use tenure_testkit::history::{History, expect_sound_but_order};
+use tenure_core::{Backend, Client, Environment, Instant, Result};
 use tenure_testkit::servers::zookeeper::Ensemble;
-use tenure_testkit::taker::{Order, Reply, Taker, Wanted};
+use tenure_testkit::taker::{Taker, Wanted};
 use tenure_testkit::{Harness, Shape, eventually_async, in_time};
 
 /// The store as a second process sees it: a URL.
@@ -70,26 +68,4 @@ async fn a_killed_holder_costs_its_sessions_timeout() {
     assert!(took < TIMEOUT + TICK + Duration::from_secs(1) + SLOWNESS, "{took:?}");
     assert!(held.token().get() > token);
     held.release().await.unwrap();
-}
-
-/// For every kind. Some let a hold of 100 ms expire, whose session ends with a machine that stands still: nothing is said about order.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stress_is_sound_where_an_event_is_the_grant() {
-    let (url, dir) = (url("/stress"), tempfile::tempdir().unwrap());
-    let mut takers: Vec<Taker> = (0..3).map(|_| Taker::spawn("processes::taker", &url)).collect();
-    for taker in &mut takers {
-        taker.ready().await;
-    }
-    for shape in Shape::ALL {
-        let name = format!("{shape:?}");
-        let file = |number: usize| dir.path().join(format!("{name} {number}"));
-        for (number, taker) in takers.iter_mut().enumerate() {
-            let wanted = Wanted::new(&name, shape).ttl(DEFAULT_TTL);
-            taker.send(Order::Stress { wanted, tasks: 4, rounds: 15, history: file(number) });
-        }
-        for taker in &mut takers {
-            assert_eq!(taker.finished().await, Reply::Done, "{shape:?}");
-        }
-        expect_sound_but_order(&History::read((0..takers.len()).map(file)).unwrap());
-    }
 }

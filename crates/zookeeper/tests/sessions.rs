@@ -102,44 +102,6 @@ async fn a_waiter_whose_node_was_taken_away_asks_anew() {
     last.release().await.unwrap();
 }
 
-/// A claim that moved to a short session while it waited has its first place's token, also when it has said that it is in.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_permit_that_moved_keeps_its_token() {
-    let server = ZooKeeper::start(ZooKeeperOptions::new());
-    let (one, other) = (open(&server.url()).await, open(&server.url()).await);
-    let permits = |client: &Client| client.semaphore("x", 1).unwrap().ttl(Duration::from_secs(60)).unwrap();
-    let first = permits(&one).acquire(1).await.unwrap();
-    let waiting = tokio::spawn({
-        let permits = permits(&other);
-        async move { permits.acquire(1).await }
-    });
-    eventually_async("one waits", async || one.view("x").await.unwrap().line.len() == 1).await;
-    first.release().await.unwrap();
-    let held = in_time("it is let in", waiting).await.unwrap().unwrap();
-    // On the session that it waited with, and so after whatever it has said there.
-    other.mutex("y").unwrap().lock().await.unwrap().release().await.unwrap();
-    assert_eq!(one.view("x").await.unwrap().holders[0].token, held.token());
-    held.release().await.unwrap();
-}
-
-/// Servers that grant nothing as short as a waiter would have: it waits with what it gets, and watches.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiter_that_gets_no_short_session_watches_all_the_same() {
-    let options = ZooKeeperOptions::new().arg("minSessionTimeout", "40000").arg("maxSessionTimeout", "60000");
-    let server = ZooKeeper::start(options);
-    let (one, other) = (open(&server.url()).await, open(&server.url()).await);
-    let mutex = |client: &Client| client.mutex("x").unwrap().ttl(Duration::from_secs(60)).unwrap();
-    let held = mutex(&one).lock().await.unwrap();
-    let waiting = tokio::spawn({
-        let mutex = mutex(&other);
-        async move { mutex.lock().await }
-    });
-    // The holder's own, and the waiter's: whoever looks for ever never comes to watch.
-    eventually("both watch", || server.count("zk_watch_count") >= 2).await;
-    held.release().await.unwrap();
-    in_time("it is let in", waiting).await.unwrap().unwrap().release().await.unwrap();
-}
-
 /// Polls once: whoever drops the future then has sent what it sends first.
 async fn once<F: Future>(mut future: Pin<&mut F>) -> Option<F::Output> {
     std::future::poll_fn(|context| match future.as_mut().poll(context) {

@@ -98,7 +98,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
 
-    /// Measure this fence beside raw writes of its store, and nothing else: file:///path, redis://host and so on
+    /// Measure this fence beside raw writes of its store, and nothing else: sqlite:///path, redis://host and so on
     #[arg(long, value_name = "URL", conflicts_with = "fence_file")]
     fence: Option<String>,
 

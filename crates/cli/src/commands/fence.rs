@@ -229,7 +229,7 @@ Exit codes:
 
 const AFTER: &str = "\
 Examples:
-  export TENURE_FENCE=file:///var/lib/backup/fence
+  export TENURE_FENCE=sqlite:///var/lib/backup/fence.db
   tenure run backup -- sh -c '
       ./dump > new.sql
       tenure fence advance backup && mv new.sql latest.sql'

@@ -23,7 +23,7 @@ fn fence_with(store: &Store, args: &[&str], env: &[(&str, &str)]) -> Ended {
 }
 
 fn url(store: &Store) -> String {
-    format!("file://{}", store.path("fence").display())
+    format!("sqlite://{}", store.path("fence.db").display())
 }
 
 #[test]
@@ -149,7 +149,7 @@ fn json_for_programs() {
     assert_eq!((code, &stale["verdict"], &stale["highest"]), (124, &Value::from("stale"), &Value::from(17)));
     let (code, check) = line(&["check", "--json", "--max-step", "1", "new", "16"]);
     assert_eq!((code, &check["verdict"], &check["highest"]), (1, &Value::from("implausible"), &Value::Null));
-    assert!(check["fence"].as_str().unwrap().starts_with("file:/"), "{check}");
+    assert!(check["fence"].as_str().unwrap().starts_with("sqlite:/"), "{check}");
 }
 
 #[test]
@@ -157,7 +157,7 @@ fn what_is_missing_is_asked_for() {
     let store = Store::new();
     let no_fence = fence_with(&store, &["advance", "db", "1"], &[]);
     assert_eq!(no_fence.code(), 125);
-    assert!(no_fence.stderr.contains("--fence file:///"), "{no_fence:?}");
+    assert!(no_fence.stderr.contains("--fence sqlite:///"), "{no_fence:?}");
     let no_token = fence(&store, &["advance", "db"]);
     assert_eq!(no_token.code(), 125);
     assert!(no_token.stderr.contains("tenure run"), "{no_token:?}");
@@ -172,7 +172,7 @@ fn what_is_missing_is_asked_for() {
         assert!(refused.stderr.contains(word), "{args:?}: {refused:?}");
     }
     let unknown = fence_with(&store, &["advance", "db", "1", "--fence", "paper://x"], &[]);
-    assert!(unknown.stderr.contains("file") && unknown.stderr.contains("redis+cluster"), "{unknown:?}");
+    assert!(unknown.stderr.contains("sqlite") && unknown.stderr.contains("redis+cluster"), "{unknown:?}");
     assert_eq!(unknown.code(), 125);
 }
 
@@ -181,10 +181,10 @@ fn what_is_missing_is_asked_for() {
 fn a_damaged_fence_refuses_everybody() {
     let store = Store::new();
     assert_eq!(fence(&store, &["advance", "db", "17"]).code(), 0);
-    std::fs::write(store.path("fence"), "").unwrap();
+    std::fs::write(store.path("fence.db"), "no database, but long enough to be taken for one".repeat(30)).unwrap();
     let refused = fence(&store, &["advance", "db", "18"]);
     assert_eq!(refused.code(), 125);
-    assert!(refused.stderr.contains("empty"), "{refused:?}");
+    assert!(refused.stderr.contains("fence.db"), "{refused:?}");
 }
 
 #[test]

@@ -4,8 +4,8 @@
 //! it does not care who believes to hold what, nor whether the lock store can be reached: a token that is lower than one it has
 //! seen is refused, however late it comes. That rests on two things only: tokens rise, and the fence does not forget.
 //!
-//! - [`Fence`]: the contract, and what each implementation owes. [`MemoryFence`] and [`FileFence`] are here; the stores' crates
-//!   have their own, and `tenure::fence(url)` opens any of them.
+//! - [`Fence`]: the contract, and what each implementation owes. [`MemoryFence`] is here; the stores' crates have their own, and
+//!   `tenure::fence(url)` opens any of them.
 //! - [`Rule`]: which tokens are too high to be true; [`Verdict`]: what a fence says.
 //! - [`Raised`]: most of a fence, for a store that can raise a number in one step.
 //! - [`Gate`]: what stands in front of a resource and takes [sequencers](crate::Sequencer).
@@ -15,15 +15,11 @@
 //! does both in one transaction (the stores' own `fence(&mut tx, …)`, over the same row as their [`Fence`]); a resource that is
 //! one process does both under one lock of its own, which is [`Gate::write`].
 
-mod crc;
-mod file;
 mod gate;
-mod journal;
 mod memory;
 mod raised;
 mod rule;
 
-pub use file::FileFence;
 pub use gate::{Gate, Turn};
 pub use memory::MemoryFence;
 pub use raised::{Marks, Raised};
@@ -45,7 +41,7 @@ use crate::{Error, ErrorKind, LockName, Mode, Result, Sequencer, Token};
 /// - **Cancel safety.** Every future may be dropped at any await; the token may have been shown or not.
 /// - **Only this.** It needs no lock, no table of locks and no right to lock.
 pub trait Fence: Send + Sync + 'static {
-    /// Where it is kept, in words and without secrets: `file:/var/lib/app/fence`.
+    /// Where it is kept, in words and without secrets: `sqlite:/var/lib/app/fence.db`.
     fn describe(&self) -> String;
 
     /// Shows a token. Accepted if nobody has shown a higher one and it is plausible; from then on lower ones are refused. An

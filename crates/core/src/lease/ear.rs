@@ -412,13 +412,6 @@ impl Ear {
         }
     }
 
-    /// What the server's clock shows about now, in its microseconds, if it was ever seen.
-    pub(crate) fn estimate(&self) -> Option<u64> {
-        let clock = self.clock();
-        let Heard { sent, then } = clock.as_ref()?.heard;
-        Some(then + Instant::now().since(sent).as_micros() as u64)
-    }
-
     /// The earliest local instant that the server's `granted` can have been.
     fn not_before(&self, granted: u64) -> Option<Instant> {
         let clock = self.clock();

@@ -34,14 +34,15 @@ use crate::{Ask, Claim, ClaimId, Error, ErrorKind, Instant, Kind, LockName, Mode
 pub use self::backend::Lease;
 use self::batch::Lane;
 use self::ear::Ear;
-use self::tidy::Loose;
+use self::tidy::Sweeps;
 pub use self::tries::Tries;
 use self::unended::Unended;
 
 /// How long the server keeps the place of a waiter whose client it does not hear of.
 pub const ALIVE: Duration = Duration::from_secs(4);
 
-/// How long a mark stays that a claim was ended: longer than any ask of it may still be granted.
+/// How long a mark stays that a claim was ended. A copy of its ask that arrives later than this is granted, to nobody: it closes the
+/// name for one ttl.
 pub const MARK: Duration = Duration::from_secs(60);
 
 /// A store whose server does each verb in one atomic step, as [`Record`](crate::record::Record) does it.
@@ -75,6 +76,12 @@ pub trait Desk: Send + Sync + 'static {
     /// Renews holds, an answer for each. Dropped, it took too long: the connection that carried it carries nothing more.
     fn renew<'a>(&'a self, claims: &'a [Claim]) -> BoxFuture<'a, Answer<Vec<Renewed>>>;
 
+    /// Sees to it that there is a connection for [`touch`](Desk::touch). Making one may take longer than a look may: dropped, it goes on
+    /// being made.
+    fn stand_ready(&self) -> BoxFuture<'_, std::result::Result<(), Failure>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
     /// Looks after waiters: lets in whom time alone has made room for, and says how each stands. With `beat` the places of all
     /// of this client's waiters, also of those that are not listed, are kept for [`ALIVE`] from now on. What others had to say
     /// to this client is fetched along.
@@ -106,15 +113,17 @@ pub trait Desk: Send + Sync + 'static {
         value: Option<&'a [u8]>,
     ) -> BoxFuture<'a, Answer<Option<u64>>>;
 
-    /// Removes what is left of these names if nobody has used them for [`QUIET`].
-    fn tidy<'a>(&'a self, names: &'a [LockName]) -> BoxFuture<'a, Answer<()>>;
+    /// Removes names that nobody has used for `quiet`, and what dead clients left behind, among at most `limit` names after this one;
+    /// the last name it looked at, or `None` at the end. Marks whose time is over and clients that are dead go along.
+    fn tidy_after<'a>(
+        &'a self,
+        after: Option<&'a LockName>,
+        limit: usize,
+        quiet: Duration,
+    ) -> BoxFuture<'a, Answer<Option<LockName>>>;
 
-    /// Looks for what dead clients left behind, in at most `limit` names after this one; the last name it looked at, or `None`
-    /// at the end. Marks whose time is over and clients that are dead go along.
-    fn tidy_after<'a>(&'a self, after: Option<&'a LockName>, limit: usize) -> BoxFuture<'a, Answer<Option<LockName>>>;
-
-    /// Removes these names if they are idle, whenever they were last used, and what else this client has in the store.
-    fn leave<'a>(&'a self, names: &'a [LockName]) -> BoxFuture<'a, Answer<()>>;
+    /// Removes what this client has in the store besides names.
+    fn leave(&self) -> BoxFuture<'_, Answer<()>>;
 
     /// The smallest request that a grant could possibly cost.
     fn probe(&self) -> BoxFuture<'_, Answer<()>>;
@@ -187,8 +196,6 @@ pub struct Asking {
     pub claim: Claim,
     /// Whether it may stand in line, for [`ALIVE`] unheard.
     pub queue: bool,
-    /// After this, in microseconds of the server's clock, the request does nothing: it is somebody's who has given up.
-    pub by: Option<u64>,
 }
 
 /// What came of asking.
@@ -219,8 +226,6 @@ pub enum Asked {
         /// With so many permits, if it is a semaphore.
         of: u32,
     },
-    /// The request came after the time it was good for, and changed nothing.
-    Late,
     /// The claim was ended before this request of its came, and stays so.
     Ended,
 }
@@ -343,7 +348,7 @@ pub(crate) struct Inner<D> {
     unended: Unended,
     asks: Lane<Asking>,
     ends: Lane<Ending>,
-    loose: Loose,
+    sweeps: Sweeps,
     /// Whether the heart beats.
     beats: Arc<AtomicBool>,
 }
@@ -359,7 +364,7 @@ impl<D: Desk> Inner<D> {
             unended: Unended::default(),
             asks: Lane::default(),
             ends: Lane::default(),
-            loose: Loose::default(),
+            sweeps: Sweeps::default(),
             beats: Arc::default(),
         })
     }

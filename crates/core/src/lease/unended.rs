@@ -110,7 +110,7 @@ impl<D: Desk> Inner<D> {
         self.doubtful().remove(&id);
         self.ear.holds(id, false);
         self.ear.let_go(name);
-        self.is_loose(name);
+        self.may_be_idle();
     }
 
     /// Asks once more for ends that were given up, for as long as there are answers.

@@ -4,8 +4,8 @@
 //! its ask leaves, so that a message which overtakes the answer finds it. Nothing that a waiter is told needs to be checked:
 //! the grant is in the store already, and whoever does not want it any more ends it by its id.
 //!
-//! The ask carries the latest time, by the server's own clock, at which it may still be handled. A copy of it that was stuck
-//! somewhere for longer does nothing, and one that was stuck for less meets the mark that its claim's end has left.
+//! A copy of the ask that was stuck somewhere meets the mark that its claim's end has left. One that was stuck for longer than a mark
+//! stays is granted to nobody: nobody renews it, and the name is closed until its ttl is over.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,8 +18,6 @@ use super::unended::Unconfirmed;
 use super::{Asked, Asking, Copies, Desk, Ended, Inner, Looked, MARK, Renewed, Said, jitter, mismatch};
 use crate::{Claim, ClaimId, Clock, Error, ErrorKind, Grant, Instant, LockName, Renewal, Result, Wait, margin};
 
-/// How long after it was sent an ask may still be handled.
-const ASK_LIFE: Duration = Duration::from_secs(20);
 /// How many waiters one request looks after.
 const TOUCH_AT_ONCE: usize = 250;
 /// How long a look may take.
@@ -71,7 +69,6 @@ impl<D: Desk> Inner<D> {
     pub(crate) async fn acquire(self: &Arc<Self>, claim: &Claim, wait: Wait) -> Result<Option<Grant>> {
         tokio::task::coop::consume_budget().await; // a task that locks in a loop must let others run
         self.start_heart();
-        self.tidy_now_and_then();
         let granted = self.wait_for(claim, wait).await?;
         if granted.is_some() {
             self.ear.holds(claim.id, true);
@@ -137,66 +134,59 @@ impl<D: Desk> Inner<D> {
     async fn ask_once(self: &Arc<Self>, claim: &Claim, queue: bool, is_new: bool) -> Result<Outcome> {
         let earlier = self.doubtful().insert(claim.id, Copies::Unknown);
         let mut doubt = Doubt { inner: self, id: claim.id, remains: earlier == Some(Copies::Unknown) };
-        for _ in 0..3 {
-            let mut tries = Tries::of(&self.desk);
-            let answer = self.ask_until_answered(&mut tries, claim, queue).await;
-            doubt.remains |= !tries.clean;
-            let Reply { sent, said: Said { now, value } } = match answer {
-                Ok(reply) => reply,
-                Err(error) => {
-                    if is_new {
-                        doubt.refused();
-                    }
-                    return Err(error);
+        let mut tries = Tries::of(&self.desk);
+        let answer = self.ask_until_answered(&mut tries, claim, queue).await;
+        doubt.remains |= !tries.clean;
+        let Reply { sent, said: Said { now, value } } = match answer {
+            Ok(reply) => reply,
+            Err(error) => {
+                if is_new {
+                    doubt.refused();
                 }
-            };
-            let heard = Heard { sent, then: now };
-            self.ear.read_clock(heard);
-            match value {
-                Asked::Granted { token, left } => {
-                    doubt.answered();
-                    let grant = Grant { token, until: sent + left.saturating_sub(margin(left)) };
-                    return Ok(match self.worth_having(claim, grant, left).await {
-                        Some(grant) => Outcome::Granted(grant),
-                        None => Outcome::Gone(heard),
-                    });
+                return Err(error);
+            }
+        };
+        let heard = Heard { sent, then: now };
+        self.ear.read_clock(heard);
+        match value {
+            Asked::Granted { token, left } => {
+                doubt.answered();
+                let grant = Grant { token, until: sent + left.saturating_sub(margin(left)) };
+                Ok(match self.worth_having(claim, grant, left).await {
+                    Some(grant) => Outcome::Granted(grant),
+                    None => Outcome::Gone(heard),
+                })
+            }
+            Asked::Queued { first, change_in } => {
+                doubt.answered();
+                self.ear.queued(claim.id, heard, change_in.filter(|_| first));
+                Ok(Outcome::Queued)
+            }
+            Asked::Busy | Asked::Locked => {
+                let outcome = if value == Asked::Busy { Outcome::Busy } else { Outcome::Locked };
+                let waits = queue && value == Asked::Locked; // then it is asked again, and finds what a late copy was given
+                if !doubt.answered() && !waits {
+                    // Another copy of the ask may still arrive, and nobody would know of its grant.
+                    self.end(claim, Duration::ZERO).await?;
+                    return Ok(Outcome::Busy);
                 }
-                Asked::Queued { first, change_in } => {
-                    doubt.answered();
-                    self.ear.queued(claim.id, heard, change_in.filter(|_| first));
-                    return Ok(Outcome::Queued);
-                }
-                Asked::Busy | Asked::Locked => {
-                    let outcome = if value == Asked::Busy { Outcome::Busy } else { Outcome::Locked };
-                    let waits = queue && value == Asked::Locked; // then it is asked again, and finds what a late copy was given
-                    if !doubt.answered() && !waits {
-                        // Another copy of the ask may still arrive, and nobody would know of its grant.
-                        self.end(claim, Duration::ZERO).await?;
-                        return Ok(Outcome::Busy);
-                    }
-                    return Ok(outcome);
-                }
-                Asked::Mismatch { kind, of } => {
-                    doubt.answered();
-                    return Err(mismatch(claim, kind, of));
-                }
-                Asked::Ended => {
-                    let what = "this claim was ended before its request arrived";
-                    return Err(Error::new(ErrorKind::Unavailable, what).with_hint("Ask again: that is another claim"));
-                }
-                Asked::Late => {} // the server's clock has jumped, or we stood still: now we know its time
+                Ok(outcome)
+            }
+            Asked::Mismatch { kind, of } => {
+                doubt.answered();
+                Err(mismatch(claim, kind, of))
+            }
+            Asked::Ended => {
+                let what = "this claim was ended before its request arrived";
+                Err(Error::new(ErrorKind::Unavailable, what).with_hint("Ask again: that is another claim"))
             }
         }
-        Err(Error::new(ErrorKind::Unavailable, "the server's clock ran away from every request")
-            .with_store(self.desk.describe())
-            .with_hint("Look at the server's clock: it has jumped several times within seconds"))
     }
 
     /// Asks again with the same id while that may help.
     async fn ask_until_answered(self: &Arc<Self>, tries: &mut Tries, claim: &Claim, queue: bool) -> Result<Reply<Asked>> {
+        let asking = Asking { claim: claim.clone(), queue };
         loop {
-            let by = self.ear.estimate().map(|now| now + ASK_LIFE.as_micros() as u64);
-            let asking = Asking { claim: claim.clone(), queue, by };
             match tries.limit(self.send(&asking)).await {
                 Ok(reply) => return Ok(reply),
                 Err(failure) if tries.again(&failure).await => {}
@@ -303,6 +293,7 @@ impl<D: Desk> Inner<D> {
         if self.beats.swap(true, Ordering::Relaxed) {
             return;
         }
+        self.sweep_at(Instant::now());
         let (inner, ear, beats) = (Arc::downgrade(self), Arc::clone(&self.ear), Lowered(Arc::clone(&self.beats)));
         self.spawn(async move {
             let _beats = beats; // wherever this ends, with its runtime or for want of one, the next waiter starts another
@@ -336,8 +327,15 @@ impl<D: Desk> Inner<D> {
 
     /// Looks after these, and keeps all places if it is time for that. Whether there was an answer.
     async fn touch(&self, beat: bool, batch: &[(LockName, ClaimId)]) -> bool {
+        // Each has a limit of its own: a look that is dropped takes its connection along, and making that may have taken all of the first.
         let sent = Instant::now();
-        let error = match tokio::time::timeout(TOUCH_LIMIT, self.desk.touch(beat, batch)).await {
+        let ready = tokio::time::timeout(TOUCH_LIMIT, self.desk.stand_ready()).await;
+        let touched = match ready {
+            Ok(Ok(())) => tokio::time::timeout(TOUCH_LIMIT, self.desk.touch(beat, batch)).await,
+            Ok(Err(failure)) => Ok(Err(failure)),
+            Err(elapsed) => Err(elapsed),
+        };
+        let error = match touched {
             Ok(Ok(Said { now, value: Looked { waiters, mail } })) => {
                 let heard = Heard { sent, then: now };
                 self.ear.read_clock(heard);

@@ -421,28 +421,26 @@ impl Desk for RecordDesk {
         })
     }
 
-    fn tidy<'a>(&'a self, names: &'a [LockName]) -> BoxFuture<'a, Answer<()>> {
-        if self.server.ignores_chores.load(Ordering::Relaxed) {
+    fn tidy_after<'a>(
+        &'a self,
+        after: Option<&'a LockName>,
+        limit: usize,
+        quiet: Duration,
+    ) -> BoxFuture<'a, Answer<Option<LockName>>> {
+        if quiet == QUIET && self.server.ignores_chores.load(Ordering::Relaxed) {
             self.server.chores.fetch_add(1, Ordering::Relaxed);
             return Box::pin(std::future::pending());
         }
         RecordDesk::request(self, move |_, state, at| {
-            names.iter().for_each(|name| state.forget(name, at.now - QUIET, at));
-        })
-    }
-
-    fn tidy_after<'a>(&'a self, after: Option<&'a LockName>, limit: usize) -> BoxFuture<'a, Answer<Option<LockName>>> {
-        RecordDesk::request(self, move |_, state, at| {
             let names = state.names.keys().filter(|name| after.is_none_or(|after| *name > after));
             let names: Vec<LockName> = names.take(limit).cloned().collect();
-            names.iter().for_each(|name| state.forget(name, at.now - QUIET, at));
+            names.iter().for_each(|name| state.forget(name, at.now - quiet, at));
             names.last().filter(|_| names.len() == limit).cloned()
         })
     }
 
-    fn leave<'a>(&'a self, names: &'a [LockName]) -> BoxFuture<'a, Answer<()>> {
-        RecordDesk::request(self, move |_, state, at| {
-            names.iter().for_each(|name| state.forget(name, at.now, at));
+    fn leave(&self) -> BoxFuture<'_, Answer<()>> {
+        RecordDesk::request(self, move |_, state, _| {
             state.mail.remove(&self.client);
         })
     }
@@ -465,10 +463,7 @@ impl Drop for RecordDesk {
 }
 
 fn ask_one(client: ClientKey, server: &Server, state: &mut State, at: Moment, ask: &Asking) -> Asked {
-    let Asking { claim, queue, by } = ask;
-    if by.is_some_and(|by| by < micros(at.now)) {
-        return Asked::Late;
-    }
+    let Asking { claim, queue } = ask;
     if state.marks.get(&claim.id).is_some_and(|until| *until > at.now) {
         return Asked::Ended;
     }

@@ -32,6 +32,24 @@ fn a_url_says_everything() {
     assert_eq!((tls.ca, tls.server_name.as_deref()), (Some("/etc/ca.pem".into()), Some("db.internal")));
 }
 
+/// Whoever answers may ask for a password in a way that shows it to them.
+#[test]
+fn a_password_leaves_this_host_encrypted_or_by_the_users_own_word() {
+    for url in ["mysql://app:hunter2@db/locks", "mysql://app:hunter2@10.0.0.7/locks", "mysql://app:hunter2@[fd00::1]/locks"]
+    {
+        let refused = good(url).options().expect_err(url).to_string();
+        for words in ["not encrypted", "tls=yes", "insecure_login=yes"] {
+            assert!(refused.contains(words), "{url}: {refused}");
+        }
+        assert!(!refused.contains("hunter2"), "{refused}");
+        good(&format!("{url}?insecure_login=yes")).options().unwrap();
+        assert!(good(&format!("{url}?tls=yes")).shows_nobody_the_password().is_ok());
+    }
+    for url in ["mysql://app@db/locks", "mysql://a:b@localhost/d", "mysql://a:b@127.0.0.1/d", "mysql://a:b@[::1]/d"] {
+        good(url).options().unwrap();
+    }
+}
+
 #[test]
 fn what_is_wrong_is_said() {
     bad("mysql://", &["no host"]);
@@ -70,7 +88,7 @@ fn every_parameter_is_documented() {
 
 #[test]
 fn the_driver_is_told_what_matters() {
-    let options = good("mysql://app:hunter2@db:3307/locks").options().unwrap();
+    let options = good("mysql://app:hunter2@db:3307/locks?insecure_login=yes").options().unwrap();
     assert_eq!((options.ip_or_hostname(), options.tcp_port()), ("db", 3307));
     assert_eq!((options.user(), options.pass(), options.db_name()), (Some("app"), Some("hunter2"), Some("locks")));
     assert!(!options.client_found_rows(), "rows that are as they should be would look changed");

@@ -37,7 +37,6 @@ pub(super) struct Asks {
     pub(super) claim: usize,
     pub(super) fresh: bool,
     pub(super) queue: Option<Duration>,
-    pub(super) late: bool,
     pub(super) short: bool,
 }
 
@@ -105,8 +104,12 @@ fn step() -> impl Strategy<Value = Step> {
     let claim = || 0..CLAIMS;
     let whom = || prop::collection::vec(who(), 1..4);
     let queue = prop_oneof![2 => Just(None), 2 => brief().prop_map(Some), 3 => millis(5_000..9_000).prop_map(Some)];
-    let ask = (claim(), prop::bool::weighted(0.55), queue, prop::bool::weighted(0.03), any::<bool>())
-        .prop_map(|(claim, fresh, queue, late, short)| Asks { claim, fresh, queue, late, short });
+    let ask = (claim(), prop::bool::weighted(0.55), queue, any::<bool>()).prop_map(|(claim, fresh, queue, short)| Asks {
+        claim,
+        fresh,
+        queue,
+        short,
+    });
     let min_hold = maybe(prop_oneof![millis(1..8), millis(2_000..3_000)]);
     let end = (who(), min_hold, prop::bool::weighted(0.2));
     prop_oneof![

@@ -168,7 +168,7 @@ async fn a_failed_batch_leaves_nothing_of_it() {
     let mut conn = Conn::new(settings.options().unwrap()).await.unwrap();
     let call = |name: &str, ttl: i64| {
         let id = crate::verbs::hex(&[name.as_bytes()[0]; 16]);
-        format!("CALL batch_ask(0, '{name}', {id}, 0, 0, 0, 0, 1, {ttl}, 1, 0, '', '', 1, NULL, NULL)")
+        format!("CALL batch_ask(0, '{name}', {id}, 0, 0, 0, 0, 1, {ttl}, 1, 0, '', '', 1, NULL)")
     };
     // The second would end beyond all numbers.
     let text = format!("START TRANSACTION; {}; {}; COMMIT", call("a", 1_000_000), call("b", i64::MAX));

@@ -25,7 +25,7 @@ use crate::verbs::{hex, number};
 /// ```no_run
 /// # async fn example() -> tenure_core::Result<()> {
 /// # use tenure_core::{LockName, Token, fence::Rule};
-/// let fence = tenure_mysql::open_fence(&"mysql://app:secret@db.example/app".parse()?).await?;
+/// let fence = tenure_mysql::open_fence(&"mysql://app:secret@db.example/app?tls=yes".parse()?).await?;
 /// assert!(fence.advance(&LockName::new("account/7")?, Token::new(34), Rule::ANY).await?.is_accepted());
 /// # Ok(()) }
 /// ```

@@ -2,12 +2,11 @@
 -- the same id, it answers as the first time.
 --
 -- gives now, and one of: granted token left, and 1 if it has no ticket | queued first change_in | busy | locked | mismatch
--- kind permits | late | ended
+-- kind permits | ended
 CREATE /*M! OR REPLACE */ PROCEDURE {p}ask(
   IN p_alone BOOLEAN, IN p_name VARBINARY(512), IN p_id BINARY(16), IN p_kind TINYINT UNSIGNED, IN p_mode TINYINT UNSIGNED,
   IN p_take INT UNSIGNED, IN p_permits INT UNSIGNED, IN p_client BIGINT UNSIGNED, IN p_ttl BIGINT, IN p_handover BIGINT,
-  IN p_delay BIGINT, IN p_note VARBINARY(1024), IN p_host VARBINARY(1024), IN p_pid INT UNSIGNED, IN p_queue BIGINT,
-  IN p_by BIGINT)
+  IN p_delay BIGINT, IN p_note VARBINARY(1024), IN p_host VARBINARY(1024), IN p_pid INT UNSIGNED, IN p_queue BIGINT)
   MODIFIES SQL DATA
   SQL SECURITY INVOKER
 BEGIN
@@ -63,8 +62,6 @@ BEGIN
 
   IF v_locked THEN
     SET v_says = 'locked';
-  ELSEIF v_now > p_by THEN
-    SET v_says = 'late';
   ELSEIF v_mark > v_now THEN
     SET v_says = 'ended';
   ELSEIF v_holds > 0 OR v_waits > 0 THEN

@@ -4,6 +4,7 @@
 //! The cases that every database has in common are in `tenure_testkit::faults`.
 
 mod failover;
+mod network;
 mod settings;
 
 use std::sync::Arc;

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use tenure_core::backend::{Finding, Level};
-use tenure_core::lease::{self, Desk as _, Failure, Fate};
+use tenure_core::lease::{self, Desk as _, Failure, Fate, QUIET};
 use tenure_core::{
     Address, Ask, ClaimId, Error, ErrorKind, Fingerprint, Holder, Instant, LockName, Mode, Note, Origin, Result, Token,
     Versioned, View, Waiter,
@@ -130,7 +130,7 @@ impl PostgresServer {
     async fn tidy_names(&self) -> Answer<bool> {
         let came_by = || self.came_by.lock().unwrap_or_else(PoisonError::into_inner);
         let after = came_by().clone();
-        let said = self.desk.tidy_after(after.as_ref(), TIDIED_AT_ONCE).await?;
+        let said = self.desk.tidy_after(after.as_ref(), TIDIED_AT_ONCE, QUIET).await?;
         let is_the_end = said.value.is_none();
         *came_by() = said.value;
         Ok(is_the_end)

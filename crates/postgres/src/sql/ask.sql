@@ -2,16 +2,15 @@
 -- every verb that locks several, so that two such verbs never wait for each other.
 --
 -- Asking again with the id of a claim that is already there changes nothing, and answers how it stands.
--- `good_until`: a request that comes later than this does nothing; null if it is good at any time.
 --
 -- Gives for each ask four numbers, the last the time at which it was handled:
 --   0 granted: token, what is left of its window     1 in line: 1 if at its head, when time alone may let somebody in or -1
---   2 busy    3 locked by somebody's transaction     4 in use otherwise: kind, room    5 late    6 ended before
+--   2 busy    3 locked by somebody's transaction     4 in use otherwise: kind, room    5 ended before
 CREATE OR REPLACE FUNCTION {ask}(
   me bigint, is_listening boolean, alive_for bigint,
   names text[], ids uuid[], kinds smallint[], modes smallint[], takes bigint[], rooms bigint[],
   ttls bigint[], handover_ttls bigint[], lock_delays bigint[], notes text[], hosts text[], pids bigint[],
-  queues boolean[], good_untils bigint[]
+  queues boolean[]
 ) RETURNS bigint[] LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 DECLARE
   heard CONSTANT bigint := CASE WHEN true = ANY (queues) THEN me END;
@@ -37,71 +36,67 @@ BEGIN
     END IF;
     was := n;
     now_us := {clock}();
-    IF good_untils[i] < now_us THEN
-      says := ARRAY[5, 0, 0];
+    IF n.opens <= now_us OR n.line > 0 THEN
+      n := {sweep}(n, now_us, heard);
+    END IF;
+    idle := n.held + n.line = 0;
+    t := n.solo;
+    IF t.id IS DISTINCT FROM ids[i] AND NOT idle THEN
+      SELECT * INTO t FROM {ticket} WHERE id = ids[i];
+    END IF;
+    n := {unfold_old}(n, now_us);
+    IF t.id IS NOT NULL THEN
+      says := CASE
+        WHEN t.closing THEN ARRAY[2, 0, 0]
+        WHEN t.waiting THEN ARRAY[1] || {standing}(n, t.seq, now_us)
+        ELSE ARRAY[0, t.token, t.expires - t.lock_delay - now_us]
+      END;
+    ELSIF NOT idle AND (n.kind <> kinds[i] OR (modes[i] = 2 AND n.room <> rooms[i])) THEN
+      says := ARRAY[4, n.kind, n.room];
     ELSE
-      IF n.opens <= now_us OR n.line > 0 THEN
-        n := {sweep}(n, now_us, heard);
-      END IF;
-      idle := n.held + n.line = 0;
-      t := n.solo;
-      IF t.id IS DISTINCT FROM ids[i] AND NOT idle THEN
-        SELECT * INTO t FROM {ticket} WHERE id = ids[i];
-      END IF;
-      n := {unfold_old}(n, now_us);
-      IF t.id IS NOT NULL THEN
-        says := CASE
-          WHEN t.closing THEN ARRAY[2, 0, 0]
-          WHEN t.waiting THEN ARRAY[1] || {standing}(n, t.seq, now_us)
-          ELSE ARRAY[0, t.token, t.expires - t.lock_delay - now_us]
-        END;
-      ELSIF NOT idle AND (n.kind <> kinds[i] OR (modes[i] = 2 AND n.room <> rooms[i])) THEN
-        says := ARRAY[4, n.kind, n.room];
+      enters := n.line = 0 AND n.taken + takes[i] <= rooms[i];
+      IF NOT enters AND NOT queues[i] THEN
+        says := ARRAY[2, 0, 0];
       ELSE
-        enters := n.line = 0 AND n.taken + takes[i] <= rooms[i];
-        IF NOT enters AND NOT queues[i] THEN
-          says := ARRAY[2, 0, 0];
+        next := greatest(n.last + 1, now_us);
+        t := ROW(
+          ids[i], names[i], n.number + 1, NOT enters, false, modes[i], takes[i], rooms[i], me, ttls[i], handover_ttls[i],
+          lock_delays[i], now_us, CASE WHEN enters THEN next END, CASE WHEN enters THEN now_us + ttls[i] + lock_delays[i] END,
+          pids[i], hosts[i], notes[i], NULL, NULL, NULL
+        );
+        IF EXISTS (SELECT FROM {mark} WHERE id = ids[i] AND until > now_us) THEN
+          says := ARRAY[5, 0, 0];
         ELSE
-          next := greatest(n.last + 1, now_us);
-          t := ROW(
-            ids[i], names[i], n.number + 1, NOT enters, false, modes[i], takes[i], rooms[i], me, ttls[i], handover_ttls[i],
-            lock_delays[i], now_us, CASE WHEN enters THEN next END, CASE WHEN enters THEN now_us + ttls[i] + lock_delays[i] END,
-            pids[i], hosts[i], notes[i], NULL, NULL, NULL
-          );
-          IF EXISTS (SELECT FROM {mark} WHERE id = ids[i] AND until > now_us) THEN
-            says := ARRAY[6, 0, 0];
+          IF idle AND enters THEN
+            n.solo := t;
           ELSE
-            IF idle AND enters THEN
-              n.solo := t;
-            ELSE
-              IF enters THEN
-                n := {unfold}(n);
-              END IF;
-              INSERT INTO {ticket} SELECT t.*;
-            END IF;
-            n.number := n.number + 1;
-            n.used := now_us;
-            IF idle THEN
-              n.kind := kinds[i]; -- nobody was there: the newcomer decides
-              n.room := rooms[i];
-            END IF;
             IF enters THEN
-              IF n.held = 0 THEN
-                n.oldest := n.number;
-              END IF;
-              n.last := next;
-              n.held := n.held + 1;
-              n.taken := n.taken + takes[i];
-              n.opens := least(n.opens, now_us + ttls[i] + lock_delays[i]);
-              says := ARRAY[0, n.last, ttls[i]];
-            ELSE
-              IF n.line = 0 THEN
-                n.front := n.number;
-              END IF;
-              n.line := n.line + 1;
-              waits := true;
-              says := ARRAY[1] || {standing}(n, n.number, now_us);
+              n := {unfold}(n);
             END IF;
+            INSERT INTO {ticket} SELECT t.*;
+          END IF;
+          n.number := n.number + 1;
+          n.used := now_us;
+          IF idle THEN
+            n.kind := kinds[i]; -- nobody was there: the newcomer decides
+            n.room := rooms[i];
+          END IF;
+          IF enters THEN
+            IF n.held = 0 THEN
+              n.oldest := n.number;
+            END IF;
+            n.last := next;
+            n.held := n.held + 1;
+            n.taken := n.taken + takes[i];
+            n.opens := least(n.opens, now_us + ttls[i] + lock_delays[i]);
+            says := ARRAY[0, n.last, ttls[i]];
+          ELSE
+            IF n.line = 0 THEN
+              n.front := n.number;
+            END IF;
+            n.line := n.line + 1;
+            waits := true;
+            says := ARRAY[1] || {standing}(n, n.number, now_us);
           END IF;
         END IF;
       END IF;
@@ -128,7 +123,7 @@ END $$;
 CREATE OR REPLACE FUNCTION {ask_one}(
   me bigint, is_listening boolean, alive_for bigint, of_name text, of_id uuid, of_kind smallint, of_mode smallint, of_take bigint,
   of_room bigint, of_ttl bigint, of_handover_ttl bigint, of_lock_delay bigint, of_note text, of_host text, of_pid bigint,
-  queues boolean, good_until bigint
+  queues boolean
 ) RETURNS bigint[] LANGUAGE plpgsql AS $$
 DECLARE
   now_us CONSTANT bigint := {clock}();
@@ -142,8 +137,8 @@ BEGIN
            of_id, of_name, number + 1, false, false, of_mode, of_take, of_room, me, of_ttl, of_handover_ttl, of_lock_delay, now_us,
            greatest(last + 1, now_us), ends, of_pid, of_host, of_note, NULL, NULL, NULL
          )::{ticket}
-   WHERE name = of_name AND held = 0 AND line = 0 AND of_take <= of_room AND coalesce(good_until >= now_us, true)
-     AND marked < now_us AND pg_catalog.pg_try_advisory_xact_lock_shared({key}(of_name))
+   WHERE name = of_name AND held = 0 AND line = 0 AND of_take <= of_room AND marked < now_us
+     AND pg_catalog.pg_try_advisory_xact_lock_shared({key}(of_name))
   RETURNING last INTO token;
   IF FOUND THEN
     RETURN ARRAY[0, token, of_ttl, now_us];
@@ -151,7 +146,7 @@ BEGIN
   RETURN {ask}(
     me, is_listening, alive_for, ARRAY[of_name], ARRAY[of_id], ARRAY[of_kind], ARRAY[of_mode], ARRAY[of_take], ARRAY[of_room],
     ARRAY[of_ttl], ARRAY[of_handover_ttl], ARRAY[of_lock_delay], ARRAY[of_note], ARRAY[of_host], ARRAY[of_pid],
-    ARRAY[queues], ARRAY[good_until]
+    ARRAY[queues]
   );
 END $$;
 

@@ -72,14 +72,11 @@ BEGIN
   );
 END $$;
 
--- leave: a client is about to end. Names that it used last and that are idle go at once, and so does what else it has here,
--- unless it still waits for something.
-CREATE OR REPLACE FUNCTION {leave}(me bigint, names text[]) RETURNS bigint
+-- leave: a client is about to end. What it has here besides claims goes at once, unless it still waits for something.
+CREATE OR REPLACE FUNCTION {leave}(me bigint) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-  now_us CONSTANT bigint := {tidy}(names, 0);
 BEGIN
   DELETE FROM {mail} WHERE client = me;
   DELETE FROM {client} WHERE client = me AND NOT EXISTS (SELECT FROM {ticket} WHERE client = me AND waiting);
-  RETURN now_us;
+  RETURN {clock}();
 END $$;

@@ -39,7 +39,6 @@ pub(super) enum Step {
         claim: usize,
         fresh: bool,
         queue: Option<Duration>,
-        late: bool,
     },
     End {
         who: Who,
@@ -99,8 +98,8 @@ fn step() -> impl Strategy<Value = Step> {
     let queue = prop_oneof![2 => Just(None), 2 => brief().prop_map(Some), 3 => millis(5_000..9_000).prop_map(Some)];
     let min_hold = maybe(prop_oneof![millis(1..8), millis(2_000..3_000)]);
     prop_oneof![
-        26 => (claim(), prop::bool::weighted(0.55), queue, prop::bool::weighted(0.03))
-            .prop_map(|(claim, fresh, queue, late)| Step::Ask { claim, fresh, queue, late }),
+        26 => (claim(), prop::bool::weighted(0.55), queue)
+            .prop_map(|(claim, fresh, queue)| Step::Ask { claim, fresh, queue }),
         14 => (who(), min_hold, prop::bool::weighted(0.2))
             .prop_map(|(who, min_hold, mark)| Step::End { who, min_hold, mark }),
         4 => whom().prop_map(Step::Renew),

@@ -30,7 +30,7 @@ else
     elseif ARGV[6] ~= '0' then
       number = t.number
       put(t)
-      call('zadd', line, number, t.id .. ARGV[#ARGV])
+      call('zadd', line, number, t.id .. ARGV[7])
       new_line = not first
       answer = {now, 'queued', first and 0 or 1, change_in()}
       first = first or t.id

@@ -2,19 +2,15 @@
 --
 -- KEYS  1 lock, 2 line, 3 held, 4 names, 5 token, 6 ended
 -- ARGV  1 name, 2 publish or spublish, 3 id, 4 claim (see line.lua), 5 how long its key stays if it is alone, in ms
---       6 how long it may stand in line unheard, 0 if it may not, 7 the time after which this request is too late
---       and last the secret that a hand-over must know (see line.lua)
+--       6 how long it may stand in line unheard, 0 if it may not, 7 the secret that a hand-over must know (see line.lua)
 -- gives {now, 'granted', token, left} with what is left of its window, {now, 'queued', first or not, change in or -1},
---       {now, 'busy'}, {now, 'mismatch', kind, of}, {now, 'late'} or {now, 'ended'};
+--       {now, 'busy'}, {now, 'mismatch', kind, of} or {now, 'ended'};
 --       or one number if that is the time, the token, and a whole ttl is left: a list costs as much as a command
 --
 -- These are the short ways. Nobody is there: then the record is one string, made and given its expiry in one command. Or one
 -- is there alone and alive, and whoever asks would neither share with it nor wait: then the record stays that string. Or one
 -- holds it exclusively and others wait already, so that whoever asks is behind them.
 
-if now > tonumber(ARGV[7]) then
-  return {now, 'late'}
-end
 local found = call('mget', KEYS[1], KEYS[6], KEYS[5])
 if found[2] then
   return {now, 'ended'}
@@ -49,7 +45,7 @@ if not found[1] then
         local head = call('zrange', KEYS[2], 0, 0)[1]
         local first = head and call('hget', KEYS[1], string.sub(head, 1, 16))
         if first and select(4, struct.unpack('<Bddd', first)) > now then
-          call('zadd', KEYS[2], number + 1, ARGV[3] .. ARGV[#ARGV])
+          call('zadd', KEYS[2], number + 1, ARGV[3] .. ARGV[7])
           call('hset', KEYS[1],
             ARGV[3], struct.pack('<Bdddd', 0, number + 1, now, alive, 0) .. ARGV[4],
             'm', struct.pack('<BI4I4dddI2c0', kind_there, taken, of, number + 1, keeps, opens, 16, alone))

@@ -221,7 +221,7 @@ pub(super) async fn many_processes_race(stage: &Arc<Stage>) {
     sound(&*fence, &name("race"), &all).await;
 }
 
-/// Killed at any instant, in the middle of whatever it does. The name is long, so that a journal is soon written anew.
+/// Killed at any instant, in the middle of whatever it does.
 pub(super) async fn a_killed_client_takes_nothing_back(stage: &Arc<Stage>) {
     let long = format!("race/{}", "n".repeat(500));
     let (mut rng, race) = (Rng::from_entropy(), name(&long));

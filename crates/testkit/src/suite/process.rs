@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tenure_core::{Instant, Kind};
+use tenure_core::{DEFAULT_TTL, Instant, Kind};
 
 use super::LONG;
 use super::line::{entry, holder, keeps_its_order};
@@ -36,7 +36,8 @@ pub async fn a_killed_waiter_is_skipped(scene: &Scene) {
     let mutex = client.mutex("x").unwrap().ttl(LONG).unwrap();
     let held = mutex.lock().await.unwrap();
     let mut taker = scene.taker().await;
-    taker.tell(Order::Begin(1, Wanted::new("x", Shape::Mutex))).await;
+    // Where a session is what a server misses, it misses it after the ttl.
+    taker.tell(Order::Begin(1, Wanted::new("x", Shape::Mutex).ttl(DEFAULT_TTL))).await;
     scene.line_is_settled(&client, "x", 1).await;
     let mutex = mutex.keep(false); // so it is let in for all of its ttl, however slow the machine is
     let waiting = tokio::spawn(async move { mutex.lock().await });
@@ -61,7 +62,8 @@ pub async fn ten_of_fifty_waiters_are_killed(scene: &Scene) {
             let is_killed = number < 2;
             for slot in 0..5 {
                 // Who lives is let in for all of its ttl, however slow the machine is; who is going to be killed is not.
-                let wanted = Wanted { keep: is_killed, ..Wanted::new("x", Shape::FairMutex) };
+                let ttl = if is_killed { DEFAULT_TTL } else { LONG };
+                let wanted = Wanted { keep: is_killed, ..Wanted::new("x", Shape::FairMutex).ttl(ttl) };
                 taker.tell(Order::Pass(slot, wanted)).await;
                 line += 1;
                 scene.line_is(&client, "x", line).await;

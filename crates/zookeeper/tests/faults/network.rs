@@ -262,8 +262,7 @@ async fn a_session_ends_while_it_waits_at_the_head() {
     expect_sound_but_order(&record.history());
 }
 
-/// Connections that are reset again and again: sessions go on at the next member, and whoever waits keeps its place. One crowd's nodes
-/// may move to other sessions, the other's may not.
+/// Connections that are reset again and again: sessions go on at the next member, and whoever waits keeps its place.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_storm_of_resets_loses_nobody() {
     let (ensemble, record) = (calm_ensemble(), Record::new());

@@ -11,7 +11,7 @@ use tenure_testkit::{eventually_async, in_time};
 
 /// How long a session lasts that is to end, or may.
 pub(crate) const T: Duration = Duration::from_secs(6);
-/// How long one lasts that is not: longer than the slowest machine stands still. Claims with this ttl wait and hold with the same node.
+/// How long one lasts that is not: longer than the slowest machine stands still.
 pub(crate) const LONGER: Duration = Duration::from_secs(30);
 
 /// Three members, each of which can be cut off. A leader is missed soon, on a busy machine also one that nobody hurts.
