@@ -8,7 +8,7 @@ use tenure_core::Kind;
 use tenure_testkit::eventually_async;
 
 use super::*;
-use crate::leases::Lease;
+use crate::leases::{Lease, seconds};
 use crate::scene::{claim, client, holds, key, mutex, read, waits};
 
 fn permits(take: u32, of: u32) -> Claim {
