@@ -6,7 +6,7 @@
 //! - `schema`: what is in the database; `sql/`: the tables, and the algorithm as functions of the server, a file for each verb
 //! - `verbs`: each verb as a request and its answer; `desk`: each verb on the connection that is meant for it; all that a
 //!   client does around them is in [`tenure_core::lease`]
-//! - `link`: one connection; `ear`: being told
+//! - `link`: one connection; `ear`: being told; `seal`: by whom
 //! - `session`: the other way, with the server's own locks, over [`tenure_core::session`]
 //! - `in_transaction`: the row lock that ends with the user's own commit; `fence`: writes that the database refuses when late;
 //!   `driver`: whose transactions can do both
@@ -27,6 +27,7 @@ mod fence;
 mod in_transaction;
 mod link;
 mod schema;
+mod seal;
 mod session;
 mod verbs;
 

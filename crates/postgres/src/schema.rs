@@ -6,7 +6,7 @@
 use tenure_core::{Result, bad_value};
 
 /// The tables and functions that this version of the crate needs.
-pub(crate) const VERSION: i32 = 2;
+pub(crate) const VERSION: i32 = 3;
 
 /// Everything, in the order in which it is made.
 const SQL: [&str; 16] = [
@@ -165,7 +165,8 @@ impl Layout {
 }
 
 /// All tables.
-pub(crate) const TABLES: [&str; 9] = ["name", "ticket", "client", "mail", "mark", "cell", "floor", "fence", "setup"];
+pub(crate) const TABLES: [&str; 10] =
+    ["name", "ticket", "client", "notify_key", "mail", "mark", "cell", "floor", "fence", "setup"];
 
 #[cfg(test)]
 mod tests {

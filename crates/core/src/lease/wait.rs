@@ -155,6 +155,7 @@ impl<D: Desk> Inner<D> {
             match value {
                 Asked::Granted { token, left } => {
                     doubt.answered();
+                    let left = left.min(claim.ttl);
                     let grant = Grant { token, until: sent + left.saturating_sub(margin(left)) };
                     return Ok(match self.worth_having(claim, grant, left).await {
                         Some(grant) => Outcome::Granted(grant),

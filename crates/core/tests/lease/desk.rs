@@ -193,8 +193,8 @@ impl State {
         *used = at.now;
         let mut woken = Vec::new();
         let answer = verb(record, &mut woken);
-        for Wake { client, id, token, granted, handover_ttl } in woken {
-            let message = Message::Granted { id, token, granted: micros(granted), left: handover_ttl };
+        for Wake { client, id, token, granted, .. } in woken {
+            let message = Message::Granted { id, token, granted: micros(granted) };
             server.tell(&self.clients, client, message);
         }
         Some(answer)

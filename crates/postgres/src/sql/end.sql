@@ -163,7 +163,7 @@ BEGIN
      WHERE name = of_name
     RETURNING last, line INTO given, behind;
     IF t.listens THEN
-      PERFORM pg_catalog.pg_notify({channel}(t.client), pg_catalog.format('granted %s %s %s %s', t.id, given, now_us, t.handover_ttl));
+      PERFORM {announce}(t.client, t.id, given, now_us);
     END IF;
     is_done := behind = 0 OR (
       SELECT coalesce(c.alive, 0) > now_us FROM {ticket} h LEFT JOIN {client} c ON c.client = h.client

@@ -14,6 +14,20 @@ $$ SELECT hashtextextended('{SCHEMA}.{PREFIX}/' || of_name, 2::bigint) $$;
 CREATE OR REPLACE FUNCTION {channel}(of_client bigint) RETURNS text LANGUAGE sql IMMUTABLE AS
 $$ SELECT '{PREFIX}' || lpad(to_hex(of_client), 16, '0') $$;
 
+-- Tells a client that it was let in. Anybody can send such a message, and hear this one: so it bears a seal, which others cannot make.
+-- A client that has left no key yet looks after its claim all the same.
+CREATE OR REPLACE FUNCTION {announce}(to_client bigint, id uuid, token bigint, now_us bigint) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+  said CONSTANT text := pg_catalog.format('granted %s %s %s', id, token, now_us);
+  seal text;
+BEGIN
+  SELECT pg_catalog.encode(
+           pg_catalog.substr(pg_catalog.sha256(k.key || pg_catalog.convert_to(said, 'UTF8')), 1, 16), 'hex'
+         )
+    INTO seal FROM {notify_key} k WHERE k.client = to_client;
+  PERFORM pg_catalog.pg_notify({channel}(to_client), pg_catalog.concat_ws(' ', said, seal));
+END $$;
+
 -- The floor as it is now, for whoever has its own row already: nobody removes that any more, so no later floor concerns it.
 -- A transaction with an old snapshot would read an old one: there it is locked, so that whoever comes after a change is told to
 -- begin anew. Only for a moment: somebody's own transaction may last for hours, and whoever removes anything waits for the floor.
@@ -156,7 +170,7 @@ BEGIN
         n.taken := n.taken + t.take;
         n.opens := least(n.opens, now_us + t.handover_ttl + t.lock_delay);
         IF coalesce(t.listens, true) THEN -- it may be so new that it has no row yet
-          PERFORM pg_catalog.pg_notify({channel}(t.client), pg_catalog.format('granted %s %s %s %s', t.id, n.last, now_us, t.handover_ttl));
+          PERFORM {announce}(t.client, t.id, n.last, now_us);
         END IF;
       END IF;
       n.line := n.line - 1;
