@@ -63,7 +63,6 @@ on!(redlock_fenced = Some(url_of("redlock", shared_independent()) + "?durable=ye
 on!(postgres = Some(with(Postgres::shared().url(), "prefix=late_")));
 on!(postgres_session = Some(with(Postgres::shared().url(), "prefix=late_s_&liveness=session")));
 on!(mariadb = Some(with(MariaDb::shared().url(), "prefix=late_")));
-on!(mariadb_session = Some(with(MariaDb::shared().url(), "prefix=late_s_&liveness=session")));
 on!(zookeeper = Some(Ensemble::shared().url()));
 on!(etcd = Some(EtcdCluster::shared().url()));
 

@@ -6,7 +6,7 @@
 //!
 //! - [`backend`]: the contract with a store, and [`memory`], the smallest store to read
 //! - [`quorum`]: one store made of several, of which a majority decides
-//! - [`lease`]: the client's side of a store whose server keeps the line; [`session`]: of one whose server has locks of its own
+//! - [`lease`]: the client's side of a store whose server keeps the line
 //! - [`record`]: the whole lock algorithm on one name, pure; [`admit()`]: its entry rule
 //! - `hold`, `kept`, `keeper`: what happens to a grant after it was given; [`Guard`]: what the caller sees of it
 //! - `client`: from an ask to a guard; `kinds`: the seven kinds, thin words over one ask; [`Cell`]: the optimistic lock;
@@ -38,7 +38,6 @@ pub mod record;
 pub mod retry;
 mod sequencer;
 mod server;
-pub mod session;
 mod url;
 mod view;
 

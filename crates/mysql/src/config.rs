@@ -14,10 +14,6 @@ pub const SCHEMES: &[&str] = &["mysql", "mariadb"];
 ///
 /// - `prefix=TEXT` (default `tenure_`): what the names of all tables and procedures begin with; programs with another
 ///   prefix do not meet.
-/// - `liveness=lease` (the default) or `liveness=session`: what keeps a hold alive.
-/// - `max_sessions=NUMBER` (50): with sessions, how many claims may have a connection of their own at a time, to wait on or because they
-///   had to wait.
-/// - `assume_direct=yes`: with sessions, nothing lends connections to others between two statements, whatever it looks like.
 /// - `connect_limit=TIME` (5 s): how long making a connection may take: name lookup, TCP, TLS and login.
 /// - `answer_limit=TIME` (5 s): how long a request may go unanswered, a new connection included, before it is `Unavailable`.
 /// - `patience=TIME` (30 s): how long whoever already waits in line puts up with a server that cannot be reached.
@@ -26,21 +22,8 @@ pub const SCHEMES: &[&str] = &["mysql", "mariadb"];
 /// - `ca=FILE`: trust the certificates in this PEM file and no others, instead of the system's.
 /// - `cert=FILE`, `key=FILE`: the client's own certificate and its key, for servers that ask for one.
 /// - `server_name=NAME`: the name the certificate must have, where it is not the host's.
-pub const PARAMETERS: &[&str] = &[
-    "prefix",
-    "liveness",
-    "connect_limit",
-    "answer_limit",
-    "patience",
-    "strict",
-    "max_sessions",
-    "assume_direct",
-    "tls",
-    "ca",
-    "cert",
-    "key",
-    "server_name",
-];
+pub const PARAMETERS: &[&str] =
+    &["prefix", "connect_limit", "answer_limit", "patience", "strict", "tls", "ca", "cert", "key", "server_name"];
 
 /// How to reach and use the server. Start from [`Settings::default`] or [`Settings::from_url`].
 #[derive(Clone, Debug)]
@@ -58,8 +41,6 @@ pub struct Settings {
     pub tls: Option<Tls>,
     /// What the names of all tables and procedures begin with: a letter, then up to 30 of small letters, digits and `_`.
     pub prefix: String,
-    /// What keeps a hold alive.
-    pub liveness: Liveness,
     /// How long making a connection may take.
     pub connect_limit: Duration,
     /// How long a request may go unanswered.
@@ -68,30 +49,6 @@ pub struct Settings {
     pub patience: Duration,
     /// Refuse to connect where `doctor` would call something bad.
     pub strict: bool,
-    /// With sessions: how many claims may have a session of their own at a time, to wait on or because they had to wait.
-    pub max_sessions: usize,
-    /// With sessions: no proxy lends a connection to others between two statements, whatever it looks like.
-    pub assume_direct: bool,
-}
-
-/// What keeps a hold alive.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Liveness {
-    /// A row with an expiry, which is renewed.
-    #[default]
-    Lease,
-    /// A connection, with the server's own lock on it.
-    Session,
-}
-
-impl Liveness {
-    /// As it is written in URLs and in the database.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Liveness::Lease => "lease",
-            Liveness::Session => "session",
-        }
-    }
 }
 
 impl Default for Settings {
@@ -103,13 +60,10 @@ impl Default for Settings {
             database: "tenure".to_owned(),
             tls: None,
             prefix: "tenure_".to_owned(),
-            liveness: Liveness::Lease,
             connect_limit: Duration::from_secs(5),
             answer_limit: Duration::from_secs(5),
             patience: Duration::from_secs(30),
             strict: false,
-            max_sessions: 50,
-            assume_direct: false,
         }
     }
 }
@@ -137,11 +91,6 @@ impl Settings {
         if let Some(prefix) = url.parameter("prefix") {
             settings.prefix = prefix.to_owned();
         }
-        settings.liveness = match url.parameter("liveness") {
-            None | Some("lease") => Liveness::Lease,
-            Some("session") => Liveness::Session,
-            Some(other) => return Err(bad_value("liveness", other, "lease or session")),
-        };
         for (name, field) in [
             ("connect_limit", &mut settings.connect_limit),
             ("answer_limit", &mut settings.answer_limit),
@@ -150,11 +99,6 @@ impl Settings {
             url.read_duration(name, field)?;
         }
         url.read_yes_no("strict", &mut settings.strict)?;
-        url.read_yes_no("assume_direct", &mut settings.assume_direct)?;
-        if let Some(text) = url.parameter("max_sessions") {
-            let number = text.parse().ok().filter(|number| (1..=10_000).contains(number));
-            settings.max_sessions = number.ok_or_else(|| bad_value("max_sessions", text, "a number from 1 to 10000"))?;
-        }
         settings.check()?;
         Ok(settings)
     }

@@ -7,12 +7,12 @@ use mysql_async::{Conn, Opts};
 use tenure_core::lease::Lease;
 use tenure_core::{Backend, Error, ErrorKind, Result, StoreUrl};
 
-use crate::config::{Liveness, Settings};
+use crate::config::Settings;
 use crate::desk::Tables;
 use crate::link::read_all;
 use crate::schema::{self, VERSION};
-use crate::verbs::{number, text};
-use crate::{error, examine, session};
+use crate::verbs::number;
+use crate::{error, examine};
 
 /// Connects to what a URL names. Tables and procedures that are not there are made, if the user may.
 ///
@@ -25,9 +25,6 @@ pub async fn connect(url: &StoreUrl) -> Result<Arc<dyn Backend>> {
     getrandom::fill(&mut key).map_err(|error| {
         Error::new(ErrorKind::Backend, "the kernel has no random numbers").with_source(error.to_string())
     })?;
-    if settings.liveness == Liveness::Session {
-        return session::connect(settings, u64::from_le_bytes(key)).await;
-    }
     let lease = Lease::new(Tables::new(settings, u64::from_le_bytes(key)));
     lease.desk().asks.server().await?;
     Ok(Arc::new(lease))
@@ -64,7 +61,7 @@ pub(crate) async fn dial(options: Opts) -> mysql_async::Result<Conn> {
     }
 }
 
-/// Sees that everything is there, and used as these settings say.
+/// Sees that everything is there.
 async fn prepare(settings: &Settings) -> Result<()> {
     let mut conn = open(settings).await?;
     let refused = |failure| error::explain(failure, settings, "looking at the tables").error;
@@ -80,7 +77,6 @@ async fn prepare(settings: &Settings) -> Result<()> {
         }
         create(&mut conn, settings).await?;
     }
-    claim(&mut conn, settings).await?;
     let _ = conn.disconnect().await;
     Ok(())
 }
@@ -115,44 +111,7 @@ async fn apply(conn: &mut Conn, settings: &Settings) -> mysql_async::Result<()> 
     for statement in schema::statements(&settings.prefix) {
         conn.query_drop(statement).await?;
     }
-    if settings.liveness == Liveness::Session {
-        let (server, _) = examine::look(conn, &examine::Runs::default()).await?;
-        if server.is_on("wsrep_on") {
-            return Ok(()); // a cluster cannot have them, and is refused with words
-        }
-        for statement in session::statements(&settings.prefix, server.dialect) {
-            conn.query_drop(statement).await?;
-        }
-    }
     Ok(())
-}
-
-/// One prefix is used in one way: the first client decides.
-async fn claim(conn: &mut Conn, settings: &Settings) -> Result<()> {
-    let (prefix, wanted) = (&settings.prefix, settings.liveness.as_str());
-    let refused = |failure| error::explain(failure, settings, "looking at the tables").error;
-    let statement = format!("SELECT liveness FROM {prefix}setup WHERE id = 1");
-    for _ in 0..10 {
-        let sets = read_all(conn, &statement).await.map_err(refused)?;
-        let found = sets.first().and_then(|rows| rows.first()).map(|row| text(row, 0)).unwrap_or_default();
-        if found == wanted {
-            return Ok(());
-        }
-        if !found.is_empty() {
-            let what =
-                format!("the tables with this prefix are used with liveness={found}, and were now asked for as {wanted}");
-            return Err(Error::new(ErrorKind::Unsupported, what).with_store(settings.describe()).with_hint(format!(
-                "The two do not see each other's holds. Write liveness={found} everywhere, or another prefix={{TEXT}}"
-            )));
-        }
-        let first = format!("UPDATE {prefix}setup SET liveness = '{wanted}' WHERE id = 1 AND liveness IS NULL");
-        match conn.query_drop(first).await {
-            // Many come first at once, and InnoDB takes their queue for a deadlock; one of them has written it.
-            Err(failure) if error::code(&failure) == Some(error::DEADLOCK) => {}
-            other => other.map_err(refused)?,
-        }
-    }
-    Err(Error::new(ErrorKind::Backend, "the tables do not remember how they are used").with_store(settings.describe()))
 }
 
 /// Somebody else makes the same at the same time.

@@ -11,7 +11,6 @@
 //! | a name that nobody else wants | one plain statement | a procedure, as always |
 //! | a transaction that its client forgot | `idle_transaction_timeout` | `wait_timeout` |
 //! | replacing a procedure | `OR REPLACE`, in `/*M! */`, which keeps the rights on it | drop and create |
-//! | a limit for every statement of a session | `max_statement_time` | `max_execution_time` |
 //! | words that a column may not have | | `rank`, `of` and more: none of ours is one |
 //! | `VALUES(column)` in an upsert | as ever | deprecated, and understood |
 
@@ -46,14 +45,6 @@ impl Dialect {
         match self {
             Dialect::MariaDb => (10, 6, 0),
             Dialect::MySql => (8, 0, 1),
-        }
-    }
-
-    /// Lets a session's statements take as long as they need: whoever waits for a lock waits in one.
-    pub(crate) fn no_time_limit(self) -> &'static str {
-        match self {
-            Dialect::MariaDb => "SET SESSION max_statement_time = 0",
-            Dialect::MySql => "SET SESSION max_execution_time = 0",
         }
     }
 

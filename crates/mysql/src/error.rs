@@ -79,11 +79,6 @@ pub(crate) fn code(error: &DriverFailure) -> Option<u16> {
     }
 }
 
-/// The same of a failure that was explained.
-pub(crate) fn code_of(failure: &Failure) -> Option<u16> {
-    code(std::error::Error::source(&failure.error)?.downcast_ref()?)
-}
-
 fn fate(error: &DriverFailure) -> Fate {
     match code(error) {
         Some(code) if !INTERRUPTED.contains(&code) && !FULL.contains(&code) => Fate::Refused,
@@ -107,13 +102,11 @@ fn again(error: &DriverFailure) -> bool {
 /// A lock that was waited for too long, or a deadlock: the transaction was undone. On Galera, also a commit that another
 /// node's was in the way of; and, where the server goes by snapshots, a row that was changed since.
 const LOCKED: &[u16] = &[1205, DEADLOCK, 3572, 3101, 1020];
-pub(crate) const DEADLOCK: u16 = 1213;
+const DEADLOCK: u16 = 1213;
 /// What MariaDB says at once to whoever does not want to wait.
 pub(crate) const ROW_IS_LOCKED: u16 = 1205;
 /// A statement could not be prepared, or is not prepared any more: too many are, or a proxy in between knows of none. Nothing was done.
 pub(crate) const NOT_PREPARED: &[u16] = &[1243, 1295, 1461, 1615];
-/// A row that must be there is not.
-pub(crate) const NO_RECORD: u16 = 1032;
 /// No connection left.
 const TOO_MANY: &[u16] = &[1040, 1203, 1226];
 /// Cannot write, or not now.

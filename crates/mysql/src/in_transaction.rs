@@ -166,8 +166,6 @@ fn stuck(says: &str) -> Error {
 
 fn refused(says: &str) -> Error {
     match says {
-        "session" => Error::new(ErrorKind::Unsupported, "these tables are used with liveness=session")
-            .with_hint("Such locks are not rows, and a transaction cannot see them. Use another prefix for transactions"),
         "undone" => Error::new(ErrorKind::Unavailable, "the server undid the transaction because it had to wait")
             .with_hint("innodb_rollback_on_timeout is on. Run the transaction again, with .lock(), or switch that off"),
         other => Error::new(ErrorKind::Backend, format!("the procedure in_transaction says {other:?}"))

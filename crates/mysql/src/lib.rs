@@ -6,7 +6,6 @@
 //! - `schema`: what is in the database, and `sql/`: its tables and procedures, which are the algorithm
 //! - `verbs`: each verb as a statement and its answer; `desk`: each verb's way to the server; `solo`: when the short way is
 //!   worth trying
-//! - `session`: the other way, with the server's own locks, over [`tenure_core::session`]
 //! - `link`: one connection; `dialect`: in what the two servers differ
 //! - `in_transaction`: the row lock that ends with the user's own commit; `fence`: writes that the database refuses when
 //!   late; `driver`: whose transactions can do both
@@ -27,16 +26,14 @@ mod fence;
 mod in_transaction;
 mod link;
 mod schema;
-mod session;
 mod solo;
 mod tls;
 mod verbs;
 
-pub use config::{Liveness, PARAMETERS, SCHEMES, Settings};
+pub use config::{PARAMETERS, SCHEMES, Settings};
 pub use connect::{connect, migrate};
 pub use desk::ABILITIES;
 pub use driver::{Driver, is_conflict};
 pub use fence::{Fence, fence, open_fence};
 pub use in_transaction::{InTransaction, in_transaction};
 pub use schema::schema;
-pub use session::SESSION_ABILITIES;

@@ -19,9 +19,7 @@
 //! is read after the lock was waited for. It knows no time zone and so no summer time, and is the wall clock also where
 //! `sysdate-is-now` changes `SYSDATE`.
 
-use crate::config::{Liveness, Settings};
-use crate::dialect::Dialect;
-use crate::session;
+use crate::config::Settings;
 
 /// The version of all this; another one in the database is refused.
 pub(crate) const VERSION: u32 = 1;
@@ -71,11 +69,6 @@ pub fn schema(settings: &Settings) -> String {
     for statement in first_rows(&settings.prefix) {
         script += &format!("{statement};\n\n");
     }
-    if settings.liveness == Liveness::Session {
-        for statement in session::statements(&settings.prefix, Dialect::MariaDb) {
-            script += &format!("{statement};\n\n");
-        }
-    }
     script += "DELIMITER //\n\n";
     for (drop, create) in procedures(&settings.prefix) {
         script += &format!("{drop} //\n{create} //\n\n");
@@ -96,10 +89,8 @@ pub(crate) fn statements(prefix: &str) -> Vec<String> {
 /// What somebody who may do so must grant to whoever runs it.
 pub(crate) fn grants(settings: &Settings) -> String {
     let Settings { prefix, database, .. } = settings;
-    let of_sessions = if settings.liveness == Liveness::Session { session::WRITTEN } else { &[] };
     let tables: Vec<String> = WRITTEN
         .iter()
-        .chain(of_sessions)
         .map(|table| format!("GRANT SELECT, INSERT, UPDATE, DELETE ON `{database}`.{prefix}{table} TO APP"))
         .collect();
     let procedures: Vec<String> = PROCEDURES

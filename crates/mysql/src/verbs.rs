@@ -415,7 +415,7 @@ fn hex_of_all(ids: impl Iterator<Item = ClaimId>) -> String {
     text
 }
 
-pub(crate) fn push_hex(text: &mut String, bytes: &[u8]) {
+fn push_hex(text: &mut String, bytes: &[u8]) {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     for byte in bytes {
         text.push(DIGITS[usize::from(byte >> 4)].into());
@@ -457,7 +457,7 @@ pub(crate) fn text(row: &Row, column: usize) -> String {
     String::from_utf8_lossy(bytes(row, column)).into_owned()
 }
 
-pub(crate) fn id(row: &Row, column: usize) -> Option<ClaimId> {
+fn id(row: &Row, column: usize) -> Option<ClaimId> {
     bytes(row, column).try_into().ok().map(ClaimId::from_bytes)
 }
 
@@ -465,17 +465,17 @@ fn token(number: Option<i64>) -> Result<Token, Nonsense> {
     number.and_then(|number| u64::try_from(number).ok()).map(Token::new).ok_or(Nonsense)
 }
 
-pub(crate) fn ask_of(row: &Row, column: usize) -> Ask {
+fn ask_of(row: &Row, column: usize) -> Ask {
     let reason = Note::new(text(row, column)).unwrap_or_else(|_| Note::none());
     let by = Origin { host: text(row, column + 1).into(), pid: number(row, column + 2).unwrap_or(0) as u32 };
     Ask { reason, by }
 }
 
-pub(crate) fn kind_number(kind: Kind) -> usize {
+fn kind_number(kind: Kind) -> usize {
     Kind::ALL.iter().position(|known| *known == kind).unwrap_or(Kind::ALL.len())
 }
 
-pub(crate) fn kind(number: Option<i64>) -> Option<Kind> {
+fn kind(number: Option<i64>) -> Option<Kind> {
     Kind::ALL.get(usize::try_from(number?).ok()?).copied()
 }
 

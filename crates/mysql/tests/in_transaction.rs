@@ -592,18 +592,6 @@ async fn tidying_that_fails_leaves_nothing_open() {
 }
 
 #[tokio::test]
-async fn tables_that_sessions_use_are_refused() {
-    let place = Place::new().await;
-    MariaDb::shared().sql(&format!("UPDATE {}setup SET liveness = 'session'", place.prefix));
-    let mut db = connect().await;
-    let mut tx = begin(&mut db, IsolationLevel::RepeatableRead).await;
-    let error = place.try_lock(&mut tx).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unsupported);
-    assert!(error.to_string().contains("another prefix"), "{error}");
-    tx.rollback().await.unwrap();
-}
-
-#[tokio::test]
 async fn what_is_wrong_is_said_plainly() {
     let mut db = connect().await;
     let mut tx = begin(&mut db, IsolationLevel::RepeatableRead).await;

@@ -7,7 +7,7 @@
 //! - `verbs`: each verb as a request and its answer; `desk`: each verb on the connection that is meant for it; all that a
 //!   client does around them is in [`tenure_core::lease`]
 //! - `link`: one connection; `ear`: being told; `seal`: by whom
-//! - `session`: the other way, with the server's own locks, over [`tenure_core::session`]
+//! - `session`: the other way, with the server's own locks
 //! - `in_transaction`: the row lock that ends with the user's own commit; `fence`: writes that the database refuses when late;
 //!   `driver`: whose transactions can do both
 //! - `error`: what PostgreSQL's errors mean; `examine`: what is found out about a server, at connecting and for `doctor`

@@ -7,10 +7,9 @@ use std::time::Duration;
 use tenure_core::{Client, Environment, ErrorKind, Instant};
 use tenure_testkit::proxy::{Fault, Proxy, Toward, Which};
 use tenure_testkit::servers::postgres::{BouncerOptions, PgBouncer, PoolMode, Postgres, PostgresOptions};
-use tenure_testkit::{
-    Rng, a_long_hold_goes_to_the_line, an_unreachable_server_is_told, eventually, eventually_async, in_time, tasks_in_turn,
-    whoever_has_no_room_gets_in,
-};
+use tenure_testkit::{Rng, eventually, eventually_async, in_time, tasks_in_turn};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 async fn client(url: &str) -> Client {
     let backend = tenure_postgres::connect(&url.parse().unwrap()).await.expect("the server is there");
@@ -42,7 +41,7 @@ async fn a_limit_at_the_moment_of_the_grant() {
             if round % 2 == 0 {
                 return Some(mutex.try_lock_for(patience).await.unwrap());
             }
-            tokio::time::timeout(patience, mutex.lock()).await.ok().map(|held| Some(held.unwrap()))
+            timeout(patience, mutex.lock()).await.ok().map(|held| Some(held.unwrap()))
         });
         tokio::time::sleep(Duration::from_micros(1_000) + rng.up_to(Duration::from_micros(2_000))).await;
         held.release().await.unwrap();
@@ -61,11 +60,29 @@ async fn a_limit_at_the_moment_of_the_grant() {
     assert!(in_time("it can be had", holder.mutex("x").unwrap().try_lock()).await.unwrap().is_some());
 }
 
-/// It is let go of in the server once it was had for a while.
+/// A hold that has lasted for longer than locks are passed on goes to whoever stands in the server's line, though another task of
+/// the holder's client has just asked for it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_is_not_passed_on_for_long() {
     let server = Postgres::start(PostgresOptions::new());
-    a_long_hold_goes_to_the_line(client(&url(&server)).await, client(&url(&server)).await).await;
+    let (one, other) = (client(&url(&server)).await, client(&url(&server)).await);
+    for _ in 0..20 {
+        let held = one.mutex("x").unwrap().lock().await.unwrap();
+        let mutex = other.mutex("x").unwrap();
+        let first = tokio::spawn(async move { mutex.lock().await.unwrap() });
+        eventually_async("somebody else waits", async || one.view("x").await.unwrap().line.len() == 1).await;
+        tokio::time::sleep(Duration::from_millis(6)).await; // no less, and however much more
+        let mutex = one.mutex("x").unwrap();
+        let second = tokio::spawn(async move { mutex.lock().await.unwrap() });
+        tokio::task::yield_now().await;
+        held.release().await.unwrap();
+        let first = in_time("whoever stood in line", first).await.unwrap();
+        let token = first.token();
+        first.release().await.unwrap();
+        let second = in_time("whoever asked last", second).await.unwrap();
+        assert!(token < second.token(), "{} was let in before {token}", second.token());
+        second.release().await.unwrap();
+    }
 }
 
 /// A session's lock goes from task to task without the server, and nobody else is kept from it.
@@ -246,14 +263,27 @@ async fn a_session_that_ends_while_a_mode_is_changed() {
     in_time("the loss is told", held.lost()).await;
 }
 
-/// `max_sessions` is about connections, and in nobody's way for good.
+/// A client that has room for one session besides the shared one, and holds on that: what it asks for next it gets all the same, once
+/// that is free. Whoever has the room may wait for just that.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn room_for_one_session() {
     let server = Postgres::start(PostgresOptions::new());
     let (one, other) = (client(&format!("{}&max_sessions=1", url(&server))).await, client(&url(&server)).await);
-    whoever_has_no_room_gets_in(&one, &other).await;
+    let mut held = Vec::new();
+    for name in ["x", "y"] {
+        let in_the_way = other.mutex(name).unwrap().lock().await.unwrap();
+        let mutex = one.mutex(name).unwrap();
+        let mut asking = tokio::spawn(async move { mutex.lock().await });
+        assert!(timeout(Duration::from_millis(100), &mut asking).await.is_err(), "{name} is not free");
+        in_the_way.release().await.unwrap();
+        held.push(in_time("it is let in", asking).await.unwrap().unwrap());
+    }
+    for held in held {
+        held.release().await.unwrap();
+    }
 }
 
+/// A server that nobody can reach any more: whoever needs a new session is told so, and nobody waits for all who came before.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_is_out_of_reach() {
     let server = Postgres::start(PostgresOptions::new());
@@ -268,8 +298,15 @@ async fn a_server_that_is_out_of_reach() {
         }
     })
     .await;
-    let cut = || {
-        proxy.set(Which::All, Fault::Blackhole(Toward::Both));
-    };
-    an_unreachable_server_is_told(&client, cut).await;
+    client.mutex("x").unwrap().lock().await.unwrap().release().await.unwrap();
+    proxy.set(Which::All, Fault::Blackhole(Toward::Both));
+    let mut asking = JoinSet::new();
+    for task in 0..8 {
+        // With another ttl it needs another session.
+        let mutex = client.mutex(format!("y{task}")).unwrap().ttl(Duration::from_secs(600)).unwrap();
+        asking.spawn(async move { mutex.try_lock().await });
+    }
+    for told in in_time("all are told", asking.join_all()).await {
+        assert_eq!(told.map(|held| held.is_some()).unwrap_err().kind(), ErrorKind::Unavailable);
+    }
 }

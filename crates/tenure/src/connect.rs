@@ -64,8 +64,6 @@ pub fn abilities() -> Vec<Abilities> {
         tenure_postgres::SESSION_ABILITIES,
         #[cfg(feature = "mysql")]
         tenure_mysql::ABILITIES,
-        #[cfg(feature = "mysql")]
-        tenure_mysql::SESSION_ABILITIES,
         #[cfg(feature = "zookeeper")]
         tenure_zookeeper::ABILITIES,
         #[cfg(feature = "etcd")]

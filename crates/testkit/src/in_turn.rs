@@ -8,7 +8,7 @@ use tenure_core::{Client, Guard};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use crate::{Rng, eventually_async, in_time};
+use crate::{Rng, in_time};
 
 const TASKS: usize = 8;
 /// How often somebody else wants it.
@@ -76,27 +76,5 @@ pub async fn tasks_in_turn(one: Client, other: Client) {
     assert!(in_time("nobody has it", mutex.lock()).await.unwrap().check().is_ok());
     for client in [one, other] {
         client.close().await.unwrap();
-    }
-}
-
-/// A hold that has lasted for longer than locks are passed on goes to whoever stands in the server's line, though another task of
-/// the holder's client has just asked for it.
-pub async fn a_long_hold_goes_to_the_line(one: Client, other: Client) {
-    for _ in 0..20 {
-        let held = one.mutex("x").unwrap().lock().await.unwrap();
-        let mutex = other.mutex("x").unwrap();
-        let first = tokio::spawn(async move { mutex.lock().await.unwrap() });
-        eventually_async("somebody else waits", async || one.view("x").await.unwrap().line.len() == 1).await;
-        tokio::time::sleep(Duration::from_millis(6)).await; // no less, and however much more
-        let mutex = one.mutex("x").unwrap();
-        let second = tokio::spawn(async move { mutex.lock().await.unwrap() });
-        tokio::task::yield_now().await;
-        held.release().await.unwrap();
-        let first = in_time("whoever stood in line", first).await.unwrap();
-        let token = first.token();
-        first.release().await.unwrap();
-        let second = in_time("whoever asked last", second).await.unwrap();
-        assert!(token < second.token(), "{} was let in before {token}", second.token());
-        second.release().await.unwrap();
     }
 }

@@ -15,7 +15,6 @@
 //! - [`servers`]: real ones, which end with the test; [`proxy`]: a network with faults in front of them; [`mod@faults`]: what
 //!   happens to databases then
 //! - [`tasks_in_turn`]: tasks of one client that are in a hurry, beside somebody else
-//! - [`whoever_has_no_room_gets_in`], [`an_unreachable_server_is_told`]: stores whose waiters have sessions
 //! - [`shops`]: selling the last item, in as many ways as there are locks
 //! - [`names`]: names that look like something else; [`polls`]: a future that is dropped after so many polls
 //! - [`Scene`], [`Lock`], [`claim()`], [`eventually`]: what the cases are written with
@@ -41,7 +40,6 @@ mod rng;
 mod scene;
 mod seen;
 pub mod servers;
-mod sessions;
 pub mod shops;
 mod silence;
 mod stopped;
@@ -54,12 +52,11 @@ pub use at_home::AtHome;
 pub use claims::claim;
 pub use faulty::{Faults, Faulty};
 pub use harness::{Harness, MemoryHarness, Sabotage};
-pub use in_turn::{a_long_hold_goes_to_the_line, tasks_in_turn};
+pub use in_turn::tasks_in_turn;
 pub use lock::{Held, Lock, Options, Shape};
 pub use rng::Rng;
 pub use scene::{Need, Scene, run, run_as, serve};
 pub use seen::until_all_are_seen;
-pub use sessions::{an_unreachable_server_is_told, whoever_has_no_room_gets_in};
 pub use silence::Silence;
 pub use stopped::stop_between_writes;
 #[doc(hidden)]

@@ -1,4 +1,4 @@
-//! Who takes part on MariaDB. As on PostgreSQL there are leases, which are committed, and locks of a session, which are not.
+//! Who takes part on MariaDB. tenure's leases are committed; the other libraries use locks of a session, which are not.
 
 use super::{Entry, NOTHING, Program, Side, WAITING};
 use crate::lines::Line;
@@ -55,19 +55,6 @@ pub(super) const CONTENDERS: &[Entry] = &[
         polls_ms: Some(100),
         sends: &[],
         base: of_leases,
-    },
-    Entry {
-        key: "tenure-session",
-        side: Side::Tenure,
-        program: Program::Rust,
-        what: "tenure, mutex with liveness=session: GET_LOCK",
-        waits: "in the server's queue, a connection for each that waits there (50 at most), the others in this process",
-        leaves_out: NOTHING,
-        lines: WAITING,
-        cannot: "",
-        polls_ms: None,
-        sends: &[],
-        base: of_sessions,
     },
     Entry {
         key: "distributed-lock",

@@ -80,7 +80,7 @@ pub(crate) fn visit(store: Store, key: &str, visitor: impl Visitor) -> Result<()
     match (store, key) {
         (_, "tenure") => visitor.visit::<tenure::Mutex>(),
         (_, "tenure-fair") => visitor.visit::<tenure::Fair>(),
-        (_, "tenure-session") => visitor.visit::<tenure::Session>(),
+        (Store::Postgres, "tenure-session") => visitor.visit::<tenure::Session>(),
         (Store::Redis, "raw-evalsha") => visitor.visit::<redis::Evalsha>(),
         (Store::Redis, "raw-publish") => visitor.visit::<redis::Publish>(),
         (Store::Redis, "raw-blpop") => visitor.visit::<redis::Blpop>(),

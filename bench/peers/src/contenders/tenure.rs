@@ -1,4 +1,4 @@
-//! tenure itself, both kinds that exclude, and on databases both ways to hold: renewal, loss signal and fencing token
+//! tenure itself, both kinds that exclude, and on PostgreSQL both ways to hold: renewal, loss signal and fencing token
 //! included, none of which can be left out.
 
 use std::future::Future;

@@ -207,8 +207,8 @@ pub(super) fn goal(store: &str, key: &str) -> Option<Goal> {
         ("sqlite", "waiting_cpu") => Goal::AtMost(0.02),
         ("sqlite", "recovery") => Goal::AtMost(0.1),
         ("postgres" | "mysql", "pair") => Goal::RatioAtMost(1.3),
-        ("postgres session" | "mysql session", "pair") => Goal::RatioAtMost(1.5),
-        ("postgres" | "mysql" | "postgres session" | "mysql session", "many") => Goal::RatioAtLeast(0.7),
+        ("postgres session", "pair") => Goal::RatioAtMost(1.5),
+        ("postgres" | "mysql" | "postgres session", "many") => Goal::RatioAtLeast(0.7),
         ("etcd" | "zookeeper", "pair") => Goal::RatioAtMost(1.2),
         ("etcd" | "zookeeper", "handover") => Goal::RatioAtMost(1.5),
         // What the best of the others comes to there, or more; see `bench/peers`.

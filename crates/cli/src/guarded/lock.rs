@@ -52,10 +52,6 @@ impl Lock {
         Ok(match shape {
             Shape::Mutex => Lock::Mutex(with_options!(client.mutex(name)?, hold, note)),
             Shape::Fair => Lock::Fair(with_options!(client.fair_mutex(name)?, hold, note)),
-            // Where nobody can read, the writer is alone anyway: GET_LOCK, for one, has no readers.
-            Shape::Write if !client.abilities().kinds.contains(&Kind::RwLock) => {
-                Lock::Mutex(with_options!(client.mutex(name)?, hold, note))
-            }
             Shape::Write => Lock::Write(with_options!(client.rw_lock(name)?, hold, note)),
             Shape::Read => Lock::Read(with_options!(client.rw_lock(name)?, hold, note)),
             Shape::Permits { take, of } => Lock::Permits(with_options!(client.semaphore(name, of)?, hold, note), take),

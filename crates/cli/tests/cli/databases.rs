@@ -67,7 +67,10 @@ fn careful(own: &str, apps: &str, grants_to_read: &[&str], grant: impl Fn(&str),
     let again = tenure(own, &["migrate"]);
     assert_eq!(again.code(), 0, "it can be done again: {}", again.stderr);
     assert_eq!(tenure(apps, &["run", "x", "--", "true"]).code(), 0, "and the app's rights stay");
+}
 
+/// The same with the server's own locks.
+fn careful_by_session(own: &str, apps: &str, grant: impl Fn(&str)) {
     let by_session = |url: &str| format!("{url}{}liveness=session&prefix=own_", if url.contains('?') { '&' } else { '?' });
     let migrated = tenure(&by_session(own), &["migrate"]);
     assert_eq!(migrated.code(), 0, "{}", migrated.stderr);
@@ -91,7 +94,9 @@ fn postgresql_with_an_app_that_may_not_make_tables() {
     let mut psql = Command::new("psql");
     psql.args(["-qX1", "-v", "ON_ERROR_STOP=1", "-d"]).arg(server.url_as("postgres", "", "careful"));
     let read = ["GRANT USAGE ON SCHEMA public TO app", "GRANT SELECT ON ALL TABLES IN SCHEMA public TO app"];
-    careful(&server.url_as("postgres", "", "careful"), &server.url_as("app", "", "careful"), &read, sql, psql);
+    let (own, apps) = (server.url_as("postgres", "", "careful"), server.url_as("app", "", "careful"));
+    careful(&own, &apps, &read, sql, psql);
+    careful_by_session(&own, &apps, sql);
 }
 
 #[test]

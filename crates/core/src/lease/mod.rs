@@ -35,6 +35,7 @@ pub use self::backend::Lease;
 use self::batch::Lane;
 use self::ear::Ear;
 use self::tidy::Loose;
+pub use self::tries::Tries;
 use self::unended::Unended;
 
 /// How long the server keeps the place of a waiter whose client it does not hear of.
@@ -378,7 +379,7 @@ impl<D: Desk> Inner<D> {
 }
 
 /// The name is in use otherwise, in words.
-pub(crate) fn mismatch(claim: &Claim, kind: Kind, of: u32) -> Error {
+pub fn mismatch(claim: &Claim, kind: Kind, of: u32) -> Error {
     let (what, hint) = match claim.mode {
         Mode::Permits { of: asked, .. } if kind == claim.kind => (
             format!("the semaphore is in use with {of} permits, and was now asked for with {asked}"),

@@ -12,7 +12,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_millis(400);
 
 /// All tries of one request.
-pub(crate) struct Tries {
+pub struct Tries {
     limit: Duration,
     deadline: Instant,
     pause: Duration,
@@ -28,7 +28,7 @@ impl Tries {
     }
 
     /// Tries for so long to reach this store.
-    pub(crate) fn within(limit: Duration, store: String) -> Self {
+    pub fn within(limit: Duration, store: String) -> Self {
         Tries { limit, deadline: Instant::now() + limit, pause: FIRST_PAUSE, store, clean: true }
     }
 
@@ -36,7 +36,7 @@ impl Tries {
     ///
     /// # Cancel safety
     /// As of the attempt.
-    pub(crate) async fn limit<T>(&self, attempt: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    pub async fn limit<T>(&self, attempt: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
         match tokio::time::timeout(self.deadline.since(Instant::now()), attempt).await {
             Ok(answer) => answer,
             Err(_) => Err(Failure { error: self.silent(), fate: Fate::Unknown, again: false }),
@@ -47,7 +47,7 @@ impl Tries {
     ///
     /// # Cancel safety
     /// Dropped, it has only not paused.
-    pub(crate) async fn again(&mut self, failure: &Failure) -> bool {
+    pub async fn again(&mut self, failure: &Failure) -> bool {
         self.clean &= failure.fate == Fate::Refused;
         failure.again && self.pause().await
     }

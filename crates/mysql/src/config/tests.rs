@@ -27,8 +27,7 @@ fn a_url_says_everything() {
     assert_eq!([s.connect_limit, s.answer_limit, s.patience].map(|limit| limit.as_secs()), [1, 2, 3]);
     let s = good("mariadb://[::1]/tenure");
     assert_eq!((s.address, s.user.as_str(), s.prefix.as_str()), (Address::new("::1", 3306), "root", "tenure_"));
-    assert_eq!((s.liveness, s.tls), (Liveness::Lease, None));
-    assert_eq!(good("mysql://h/d?liveness=session").liveness, Liveness::Session);
+    assert_eq!(s.tls, None);
     let tls = good("mysql://h/d?tls=yes&ca=/etc/ca.pem&cert=/a&key=/b&server_name=db.internal").tls.unwrap();
     assert_eq!((tls.ca, tls.server_name.as_deref()), (Some("/etc/ca.pem".into()), Some("db.internal")));
 }
@@ -44,7 +43,8 @@ fn what_is_wrong_is_said() {
     bad("mysql://a,b/db", &["one server, not 2", "primary"]);
     bad("mysql://h:0/db", &["port"]);
     bad("mysqlx://h/db", &["no scheme", "mysql, mariadb"]);
-    bad("mysql://h/db?colour=red", &["colour", "prefix", "liveness"]);
+    bad("mysql://h/db?colour=red", &["colour", "prefix", "patience"]);
+    bad("mysql://h/db?liveness=session", &["\"liveness\"", "prefix", "patience"]);
     bad("mysql://h/db?ca=/x", &["\"ca\"", "tls"]);
     bad("mysql://h/db?tls=maybe", &["tls", "yes or no"]);
     bad("mysql://h/db?prefix=", &["prefix", "small letter"]);
@@ -52,7 +52,6 @@ fn what_is_wrong_is_said() {
     bad("mysql://h/db?prefix=a`b", &["prefix"]);
     bad("mysql://h/db?prefix=Ab", &["prefix"]);
     bad(&format!("mysql://h/db?prefix={}", "x".repeat(32)), &["prefix"]);
-    bad("mysql://h/db?liveness=eternal", &["liveness", "lease or session"]);
     bad("mysql://h/db?patience=soon", &["patience", "30s"]);
     bad("mysql://h/db?connect_limit=0", &["connect_limit", "1ms"]);
     bad("mysql://h/db?tls=yes&cert=/x", &["come together", "key=FILE"]);

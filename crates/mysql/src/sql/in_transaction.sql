@@ -11,7 +11,7 @@
 -- counted as dead by the look, keeps its place and comes after it.
 --
 -- p_wait: how many seconds to wait for another transaction; 0 not at all.
--- gives locked token | leased | taken, by another transaction | stale | session, if the tables are used so | undone, by the server
+-- gives locked token | leased | taken, by another transaction | stale | undone, by the server
 CREATE /*M! OR REPLACE */ PROCEDURE {p}in_transaction(IN p_name VARBINARY(512), IN p_wait BIGINT)
   MODIFIES SQL DATA
   SQL SECURITY INVOKER
@@ -23,7 +23,6 @@ BEGIN
   DECLARE v_place BIGINT DEFAULT 0;
   DECLARE v_id BINARY(16) DEFAULT '';
   DECLARE v_solo, v_next BINARY(16);
-  DECLARE v_liveness VARBINARY(16);
   DECLARE v_says VARCHAR(8) CHARACTER SET ascii;
   DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN SET SESSION innodb_lock_wait_timeout = v_patience; RESIGNAL; END;
 
@@ -36,7 +35,6 @@ BEGIN
   SET SESSION innodb_lock_wait_timeout = v_patience;
 
   IF v_says IS NULL THEN
-    SELECT liveness INTO v_liveness FROM {p}setup WHERE id = 1;
     SELECT last, seq, holds, waits INTO v_seen_last, v_seen_seq, v_seen_holds, v_seen_waits FROM {p}name WHERE name = p_name;
     SET v_now = {now};
     -- By statements of their own: a subquery in an IF reads with a lock, and would be in the way of renewals.
@@ -51,12 +49,8 @@ BEGIN
       SELECT COUNT(*) INTO v_leases FROM {p}ticket t LEFT JOIN {p}client c ON c.id = t.client
         WHERE t.name = p_name AND t.waiting = 1 AND GREATEST(t.ends, IFNULL(c.alive, 0)) > v_now;
     END IF;
-    IF v_liveness = 'session' THEN
-      SET v_says = 'session';
-    ELSEIF v_leases > 0 THEN
+    IF v_leases > 0 THEN
       SET v_says = 'leased';
-    ELSEIF v_liveness IS NULL THEN
-      UPDATE {p}setup SET liveness = 'lease' WHERE id = 1 AND liveness IS NULL; -- sessions could not see this
     END IF;
   END IF;
 

@@ -118,10 +118,9 @@ CREATE TABLE IF NOT EXISTS {p}fence (
   PRIMARY KEY (name)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
 
--- Which version of all this it is, and how clients of these tables prove that they live.
+-- Which version of all this it is.
 CREATE TABLE IF NOT EXISTS {p}setup (
-  id       TINYINT UNSIGNED NOT NULL,
-  version  INT UNSIGNED     NOT NULL,
-  liveness VARBINARY(16), -- 'lease' or 'session', as the first client decided
+  id      TINYINT UNSIGNED NOT NULL,
+  version INT UNSIGNED     NOT NULL,
   PRIMARY KEY (id)
 ) ENGINE = InnoDB;

@@ -6,15 +6,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::backend::BoxFuture;
 use tenure_core::lease::{Failure, Fate};
-use tenure_core::session::{Answer, Held, Notice, Session, Tried, Waited};
 use tenure_core::{Claim, ClaimId, Error, ErrorKind, Mode, Token};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Row, Statement};
 
 use super::wire::Wire;
+use super::{Answer, Held, Notice, Tried};
 use crate::schema::Layout;
 use crate::verbs::{self, Garbled, kind_code, micros};
 
@@ -127,7 +126,9 @@ impl Advisory {
         row.try_get(0).map_err(|error| self.wire.failed(error, doing))
     }
 
-    async fn queue_and_wait(&self, claim: &Claim, limit: Option<Duration>) -> Answer<Option<Waited>> {
+    /// Waits in the server's line, for ever or for so long, shown to others as somebody who waits. The fencing number is drawn when it
+    /// is let in. `None` when the time was over; the lock may have been given in that very moment, and whoever asked gives it up.
+    pub(super) async fn wait(&self, claim: &Claim, limit: Option<Duration>) -> Answer<Option<Token>> {
         let (id, name, shared) = (&claim.id.as_bytes()[..], claim.name.as_str(), claim.mode == Mode::Shared);
         let (ttl, os_pid) = (micros(claim.ttl), i64::from(claim.origin.pid));
         let (kind, host, note) = (kind_code(claim.kind), &*claim.origin.host, claim.note.as_str());
@@ -157,7 +158,7 @@ impl Advisory {
         let waited = self.wire.waited_for().query_typed(&self.statements.wait, &wait);
         let (queued, waited) = tokio::join!(queued, waited);
         match waited.and_then(|rows| rows.first().map_or(Ok(None), |row| row.try_get::<_, i64>(0).map(Some))) {
-            Ok(Some(token)) => queued.map(|_| Some(Waited { token: Token::new(token as u64), shown: true })),
+            Ok(Some(token)) => queued.map(|_| Some(Token::new(token as u64))),
             Ok(None) => Err(garbled(doing)),
             Err(error) if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) => Ok(None),
             Err(error) => Err(self.wire.failed(error, doing)),
@@ -165,133 +166,128 @@ impl Advisory {
     }
 }
 
-impl Session for Advisory {
-    fn is_open(&self) -> bool {
+/// Requests are executed in the order in which they were first polled. A future that is dropped leaves the session usable: its
+/// request may be executed or not.
+impl Advisory {
+    /// Whether it may still be used: `false` from the moment on at which anybody could know otherwise.
+    pub(super) fn is_open(&self) -> bool {
         self.wire.is_open()
     }
 
-    fn close(&self) {
+    /// Ends it, and with it everything it has, without waiting.
+    pub(super) fn close(&self) {
         self.wire.close();
     }
 
-    fn ended(&self) -> BoxFuture<'static, ()> {
-        Box::pin(self.wire.ended())
+    /// Completes when it is over, for whatever reason. Does not keep the session.
+    pub(super) fn ended(&self) -> impl Future<Output = ()> + Send + use<> {
+        self.wire.ended()
     }
 
-    fn try_lock<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Answer<Tried>> {
-        Box::pin(async move {
-            let (kind, shared) = (i32::from(kind_code(claim.kind)), claim.mode == Mode::Shared);
-            let params: [&(dyn ToSql + Sync); 3] = [&claim.name.as_str(), &kind, &shared];
-            match self.number(&self.attempt, &params, "locking").await? {
-                0 => Ok(Tried::Busy),
-                token @ 1.. => Ok(Tried::Granted(Token::new(token as u64))),
-                other => {
-                    let kind = i16::try_from(-1 - other).map_err(|_| Garbled).and_then(verbs::kind);
-                    kind.map(Tried::Mismatch).map_err(|Garbled| garbled("locking"))
-                }
+    /// Locks if that can be had at once.
+    pub(super) async fn try_lock(&self, claim: &Claim) -> Answer<Tried> {
+        let (kind, shared) = (i32::from(kind_code(claim.kind)), claim.mode == Mode::Shared);
+        let params: [&(dyn ToSql + Sync); 3] = [&claim.name.as_str(), &kind, &shared];
+        match self.number(&self.attempt, &params, "locking").await? {
+            0 => Ok(Tried::Busy),
+            token @ 1.. => Ok(Tried::Granted(Token::new(token as u64))),
+            other => {
+                let kind = i16::try_from(-1 - other).map_err(|_| Garbled).and_then(verbs::kind);
+                kind.map(Tried::Mismatch).map_err(|Garbled| garbled("locking"))
             }
-        })
+        }
     }
 
-    fn wait<'a>(&'a self, claim: &'a Claim, limit: Option<Duration>) -> BoxFuture<'a, Answer<Option<Waited>>> {
-        Box::pin(self.queue_and_wait(claim, limit))
-    }
-
-    fn enter<'a>(&'a self, _: &'a Claim, before: Option<&'a Claim>) -> BoxFuture<'a, Answer<Token>> {
-        Box::pin(async move {
-            let doing = "being let in";
-            let drawn = self.number(&self.enter, &[], doing);
-            let token = match before.map(|claim| &claim.id.as_bytes()[..]) {
-                None => drawn.await?,
-                Some(id) => {
-                    let params = [(&id as &(dyn ToSql + Sync), Type::BYTEA)];
-                    let (token, _) = tokio::try_join!(drawn, self.run(&self.statements.hide, &params, doing))?; // in one flight
-                    token
-                }
-            };
-            Ok(Token::new(token as u64))
-        })
-    }
-
-    fn unlock<'a>(&'a self, claim: &'a Claim, held: Held) -> BoxFuture<'a, Answer<()>> {
-        Box::pin(async move {
-            let (kind, shared) = (i32::from(kind_code(claim.kind)), held.mode == Mode::Shared);
-            let (name, id) = (claim.name.as_str(), &claim.id.as_bytes()[..]);
-            let params: [&(dyn ToSql + Sync); 5] = [&name, &kind, &shared, &id, &held.shown];
-            let row = self.wire.answered(self.wire.used().query_one(&self.unlock, &params), "unlocking").await?;
-            match row.try_get::<_, bool>(0) {
-                Ok(true) => Ok(()),
-                Ok(false) => Err(garbled("unlocking")),
-                Err(error) => Err(self.wire.failed(error, "unlocking")),
+    /// Draws a fencing number for what this session has already. The session is heard of with it. What others see of the claim that
+    /// had it before, if they see anything, goes.
+    pub(super) async fn enter(&self, before: Option<&Claim>) -> Answer<Token> {
+        let doing = "being let in";
+        let drawn = self.number(&self.enter, &[], doing);
+        let token = match before.map(|claim| &claim.id.as_bytes()[..]) {
+            None => drawn.await?,
+            Some(id) => {
+                let params = [(&id as &(dyn ToSql + Sync), Type::BYTEA)];
+                let (token, _) = tokio::try_join!(drawn, self.run(&self.statements.hide, &params, doing))?; // in one flight
+                token
             }
-        })
+        };
+        Ok(Token::new(token as u64))
     }
 
-    fn give_up<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Answer<()>> {
-        Box::pin(async move {
-            let (name, kind, id) = (claim.name.as_str(), i32::from(kind_code(claim.kind)), &claim.id.as_bytes()[..]);
-            let params = [(&name as &(dyn ToSql + Sync), Type::TEXT), (&kind, Type::INT4), (&id, Type::BYTEA)];
-            self.run(&self.statements.give_up, &params, "giving up a lock").await.map(drop)
-        })
+    /// Lets go of what is certainly held.
+    pub(super) async fn unlock(&self, claim: &Claim, held: Held) -> Answer<()> {
+        let (kind, shared) = (i32::from(kind_code(claim.kind)), held.mode == Mode::Shared);
+        let (name, id) = (claim.name.as_str(), &claim.id.as_bytes()[..]);
+        let params: [&(dyn ToSql + Sync); 5] = [&name, &kind, &shared, &id, &held.shown];
+        let row = self.wire.answered(self.wire.used().query_one(&self.unlock, &params), "unlocking").await?;
+        match row.try_get::<_, bool>(0) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(garbled("unlocking")),
+            Err(error) => Err(self.wire.failed(error, "unlocking")),
+        }
     }
 
-    fn convert<'a>(&'a self, claim: &'a Claim, held: Held, to: Mode) -> BoxFuture<'a, Answer<Option<Token>>> {
-        Box::pin(async move {
-            let (name, id) = (claim.name.as_str(), &claim.id.as_bytes()[..]);
-            let (was_shared, be_shared) = (held.mode == Mode::Shared, to == Mode::Shared);
-            let token = held.token.get() as i64;
-            let params = [
-                (&name as &(dyn ToSql + Sync), Type::TEXT),
-                (&id, Type::BYTEA),
-                (&was_shared, Type::BOOL),
-                (&be_shared, Type::BOOL),
-                (&token, Type::INT8),
-                (&held.shown, Type::BOOL),
-            ];
-            let rows = self.run(&self.statements.convert, &params, "changing a lock's mode").await?;
-            let token: Option<i64> = rows
-                .first()
-                .ok_or_else(|| garbled("changing a lock's mode"))?
-                .try_get(0)
-                .map_err(|error| self.wire.failed(error, "changing a lock's mode"))?;
-            Ok(token.map(|token| Token::new(token as u64)))
-        })
+    /// Lets go of whatever the claim has on this session, also where nobody knows what that is.
+    pub(super) async fn give_up(&self, claim: &Claim) -> Answer<()> {
+        let (name, kind, id) = (claim.name.as_str(), i32::from(kind_code(claim.kind)), &claim.id.as_bytes()[..]);
+        let params = [(&name as &(dyn ToSql + Sync), Type::TEXT), (&kind, Type::INT4), (&id, Type::BYTEA)];
+        self.run(&self.statements.give_up, &params, "giving up a lock").await.map(drop)
     }
 
-    fn show<'a>(&'a self, holds: &'a [(Claim, Held)]) -> BoxFuture<'a, Answer<()>> {
-        Box::pin(async move {
-            let of = |part: fn(&Claim) -> i64| holds.iter().map(|(claim, _)| part(claim)).collect::<Vec<i64>>();
-            let texts = |part: fn(&Claim) -> &str| holds.iter().map(|(claim, _)| part(claim)).collect::<Vec<&str>>();
-            let ids: Vec<&[u8]> = holds.iter().map(|(claim, _)| &claim.id.as_bytes()[..]).collect();
-            let kinds: Vec<i16> = holds.iter().map(|(claim, _)| kind_code(claim.kind)).collect();
-            let shared: Vec<bool> = holds.iter().map(|(_, held)| held.mode == Mode::Shared).collect();
-            let ages: Vec<i64> = holds.iter().map(|(_, held)| micros(held.age)).collect();
-            let tokens: Vec<i64> = holds.iter().map(|(_, held)| held.token.get() as i64).collect();
-            let (ttls, os_pids) = (of(|claim| micros(claim.ttl)), of(|claim| i64::from(claim.origin.pid)));
-            let (names, hosts) = (texts(|claim| claim.name.as_str()), texts(|claim| &claim.origin.host));
-            let notes = texts(|claim| claim.note.as_str());
-            let params = [
-                (&self.client as &(dyn ToSql + Sync), Type::INT8),
-                (&ids, Type::BYTEA_ARRAY),
-                (&names, Type::TEXT_ARRAY),
-                (&kinds, Type::INT2_ARRAY),
-                (&shared, Type::BOOL_ARRAY),
-                (&ttls, Type::INT8_ARRAY),
-                (&ages, Type::INT8_ARRAY),
-                (&tokens, Type::INT8_ARRAY),
-                (&os_pids, Type::INT8_ARRAY),
-                (&hosts, Type::TEXT_ARRAY),
-                (&notes, Type::TEXT_ARRAY),
-            ];
-            self.run(&self.statements.show, &params, "showing what is held").await.map(drop)
-        })
+    /// Changes the mode of a hold, with a new token if it becomes exclusive or is so already. `None` if it cannot be had now.
+    pub(super) async fn convert(&self, claim: &Claim, held: Held, to: Mode) -> Answer<Option<Token>> {
+        let (name, id) = (claim.name.as_str(), &claim.id.as_bytes()[..]);
+        let (was_shared, be_shared) = (held.mode == Mode::Shared, to == Mode::Shared);
+        let token = held.token.get() as i64;
+        let params = [
+            (&name as &(dyn ToSql + Sync), Type::TEXT),
+            (&id, Type::BYTEA),
+            (&was_shared, Type::BOOL),
+            (&be_shared, Type::BOOL),
+            (&token, Type::INT8),
+            (&held.shown, Type::BOOL),
+        ];
+        let rows = self.run(&self.statements.convert, &params, "changing a lock's mode").await?;
+        let token: Option<i64> = rows
+            .first()
+            .ok_or_else(|| garbled("changing a lock's mode"))?
+            .try_get(0)
+            .map_err(|error| self.wire.failed(error, "changing a lock's mode"))?;
+        Ok(token.map(|token| Token::new(token as u64)))
     }
 
-    fn ping(&self) -> BoxFuture<'_, Answer<Vec<(ClaimId, Notice)>>> {
-        Box::pin(async move {
-            let rows = self.wire.answered(self.wire.client().query(&self.ping, &[]), "renewing").await?;
-            mail(&rows).map_err(|Garbled| garbled("renewing"))
-        })
+    /// Shows holds to others, of which some may be shown as waiting.
+    pub(super) async fn show(&self, holds: &[(Claim, Held)]) -> Answer<()> {
+        let of = |part: fn(&Claim) -> i64| holds.iter().map(|(claim, _)| part(claim)).collect::<Vec<i64>>();
+        let texts = |part: fn(&Claim) -> &str| holds.iter().map(|(claim, _)| part(claim)).collect::<Vec<&str>>();
+        let ids: Vec<&[u8]> = holds.iter().map(|(claim, _)| &claim.id.as_bytes()[..]).collect();
+        let kinds: Vec<i16> = holds.iter().map(|(claim, _)| kind_code(claim.kind)).collect();
+        let shared: Vec<bool> = holds.iter().map(|(_, held)| held.mode == Mode::Shared).collect();
+        let ages: Vec<i64> = holds.iter().map(|(_, held)| micros(held.age)).collect();
+        let tokens: Vec<i64> = holds.iter().map(|(_, held)| held.token.get() as i64).collect();
+        let (ttls, os_pids) = (of(|claim| micros(claim.ttl)), of(|claim| i64::from(claim.origin.pid)));
+        let (names, hosts) = (texts(|claim| claim.name.as_str()), texts(|claim| &claim.origin.host));
+        let notes = texts(|claim| claim.note.as_str());
+        let params = [
+            (&self.client as &(dyn ToSql + Sync), Type::INT8),
+            (&ids, Type::BYTEA_ARRAY),
+            (&names, Type::TEXT_ARRAY),
+            (&kinds, Type::INT2_ARRAY),
+            (&shared, Type::BOOL_ARRAY),
+            (&ttls, Type::INT8_ARRAY),
+            (&ages, Type::INT8_ARRAY),
+            (&tokens, Type::INT8_ARRAY),
+            (&os_pids, Type::INT8_ARRAY),
+            (&hosts, Type::TEXT_ARRAY),
+            (&notes, Type::TEXT_ARRAY),
+        ];
+        self.run(&self.statements.show, &params, "showing what is held").await.map(drop)
+    }
+
+    /// Makes itself heard; what others had to say about holds on this session.
+    pub(super) async fn ping(&self) -> Answer<Vec<(ClaimId, Notice)>> {
+        let rows = self.wire.answered(self.wire.client().query(&self.ping, &[]), "renewing").await?;
+        mail(&rows).map_err(|Garbled| garbled("renewing"))
     }
 }
 

@@ -6,9 +6,8 @@
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
-use tenure_core::backend::{Abilities, BoxFuture, Finding, Level};
+use tenure_core::backend::{Finding, Level};
 use tenure_core::lease::{self, Desk as _, Failure, Fate};
-use tenure_core::session::{Answer, Limits, Listener, Looks, Notice, Server, refuse_lent};
 use tenure_core::{
     Address, Ask, ClaimId, Error, ErrorKind, Fingerprint, Holder, Instant, LockName, Mode, Note, Origin, Result, Token,
     Versioned, View, Waiter,
@@ -17,9 +16,11 @@ use tokio::runtime::Handle;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
-use super::SESSION_ABILITIES;
 use super::advisory::{Advisory, Statements, garbled, mail};
+use super::looks::Looks;
+use super::pooler_check::refuse_lent;
 use super::wire::Wire;
+use super::{Answer, Inner, Notice};
 use crate::config::Settings;
 use crate::connect;
 use crate::desk::{PostgresDesk, Shared};
@@ -155,8 +156,9 @@ impl PostgresServer {
         self.control().await?.send(&request.once(), doing).await
     }
 
-    /// Opens a session on whichever server is the primary.
-    async fn open_session(&self, idle: Duration) -> Answer<Arc<Advisory>> {
+    /// Opens a session on whichever server is the primary, which ends it when it has not heard of it for `idle`. Called on a runtime
+    /// that outlives it.
+    pub(super) async fn open(&self, idle: Duration) -> Answer<Arc<Advisory>> {
         let known = self.found.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let known = match known {
             Some((address, version)) => match self.dial(&address).await {
@@ -182,7 +184,8 @@ impl PostgresServer {
         Ok(Arc::new(begun?))
     }
 
-    async fn view_of(&self, name: &LockName) -> Answer<View> {
+    /// Who holds and who waits.
+    pub(super) async fn view(&self, name: &LockName) -> Answer<View> {
         let doing = "looking at a lock";
         let mut looks = Looks::default();
         loop {
@@ -194,7 +197,8 @@ impl PostgresServer {
         }
     }
 
-    async fn listed(&self, prefix: &str, after: Option<&LockName>, limit: usize) -> Answer<Vec<View>> {
+    /// See [`Backend::list`](tenure_core::Backend::list).
+    pub(super) async fn list(&self, prefix: &str, after: Option<&LockName>, limit: usize) -> Answer<Vec<View>> {
         let doing = "listing locks";
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         let mut looks = Looks::default();
@@ -213,8 +217,9 @@ impl PostgresServer {
         }
     }
 
-    async fn break_them(&self, name: &LockName, only: Option<Token>) -> Answer<usize> {
-        self.view_of(name).await?; // whoever can be told shows itself
+    /// Has holders let go, and ends the sessions of those who do not; returns when nothing of their holds is left. How many.
+    pub(super) async fn break_holds(&self, name: &LockName, only: Option<Token>) -> Answer<usize> {
+        self.view(name).await?; // whoever can be told shows itself
         let doing = "breaking a lock";
         let only = only.map(|token| token.get() as i64);
         let request = Request::new(&self.texts.break_holds).arg(name.as_str(), Type::TEXT).arg(only, Type::INT8);
@@ -247,118 +252,86 @@ fn pids(rows: &[Row]) -> Answer<Vec<i32>> {
     rows.first().and_then(|row| row.try_get(0).ok()).ok_or_else(|| garbled("breaking a lock"))
 }
 
-impl Server for PostgresServer {
-    type Session = Advisory;
-
-    fn abilities(&self) -> Abilities {
-        SESSION_ABILITIES
-    }
-
-    fn describe(&self) -> String {
+/// Every method is one attempt; trying again is the caller's.
+impl PostgresServer {
+    /// The store in words, without secrets.
+    pub(super) fn describe(&self) -> String {
         self.settings.describe()
     }
 
-    fn limits(&self) -> Limits {
-        let Settings { answer_limit: answer, patience, max_sessions: sessions, .. } = *self.settings;
-        Limits { answer, patience, sessions, mail: None, finds_vanished: true }
+    pub(super) fn settings(&self) -> &Settings {
+        &self.settings
     }
 
-    fn attach(&self, listener: Arc<dyn Listener>) {
-        let _ = self.ears.listener.set(listener);
+    /// Called once, before anything else: who is told what others have to say.
+    pub(super) fn attach(&self, client: &Arc<Inner>) {
+        let _ = self.ears.client.set(Arc::downgrade(client));
     }
 
-    fn open(&self, idle: Duration) -> BoxFuture<'_, Answer<Arc<Advisory>>> {
-        Box::pin(self.open_session(idle))
+    /// Ends what the session waits for. When this has an answer, nothing sent on the session afterwards is ended by it.
+    pub(super) async fn interrupt(&self, session: &Advisory) -> Answer<()> {
+        let request = Request::new("SELECT pg_cancel_backend($1)").arg(session.pid, Type::INT4);
+        self.ask(request, "ending a wait").await.map(drop)
     }
 
-    fn interrupt<'a>(&'a self, session: &'a Advisory) -> BoxFuture<'a, Answer<()>> {
-        Box::pin(async move {
-            let request = Request::new("SELECT pg_cancel_backend($1)").arg(session.pid, Type::INT4);
-            self.ask(request, "ending a wait").await.map(drop)
-        })
+    /// What others had to say to this client about its holds.
+    pub(super) async fn mail(&self) -> Answer<Vec<(ClaimId, Notice)>> {
+        let request = Request::new(&self.texts.mail).arg(self.desk.client() as i64, Type::INT8);
+        let rows = self.ask(request, "fetching messages").await?;
+        mail(&rows).map_err(|Garbled| garbled("fetching messages"))
     }
 
-    fn mail(&self) -> BoxFuture<'_, Answer<Vec<(ClaimId, Notice)>>> {
-        Box::pin(async move {
-            let request = Request::new(&self.texts.mail).arg(self.desk.client() as i64, Type::INT8);
-            let rows = self.ask(request, "fetching messages").await?;
-            mail(&rows).map_err(|Garbled| garbled("fetching messages"))
-        })
+    /// Leaves a request with every holder, and tells them. How many.
+    pub(super) async fn request(&self, name: &LockName, ask: &Ask) -> Answer<usize> {
+        self.view(name).await?; // whoever can be asked shows itself
+        let request = Request::new(&self.texts.request)
+            .arg(name.as_str(), Type::TEXT)
+            .arg(i64::from(ask.by.pid), Type::INT8)
+            .arg(&*ask.by.host, Type::TEXT)
+            .arg(ask.reason.as_str(), Type::TEXT);
+        let rows = self.ask(request, "asking holders").await?;
+        let many: Option<i64> = rows.first().and_then(|row| row.try_get(0).ok());
+        many.map(|many| many as usize).ok_or_else(|| garbled("asking holders"))
     }
 
-    fn view<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Answer<View>> {
-        Box::pin(self.view_of(name))
+    /// See [`Backend::cell_get`](tenure_core::Backend::cell_get).
+    pub(super) async fn cell_get(&self, name: &LockName) -> Answer<Versioned> {
+        self.control().await?;
+        self.desk.cell_get(name).await.map(|said| said.value)
     }
 
-    fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a LockName>, limit: usize) -> BoxFuture<'a, Answer<Vec<View>>> {
-        Box::pin(self.listed(prefix, after, limit))
+    /// See [`Backend::cell_set`](tenure_core::Backend::cell_set).
+    pub(super) async fn cell_set(&self, name: &LockName, expected: u64, value: Option<&[u8]>) -> Answer<Option<u64>> {
+        self.control().await?;
+        self.desk.cell_set(name, expected, value).await.map(|said| said.value)
     }
 
-    fn request<'a>(&'a self, name: &'a LockName, ask: &'a Ask) -> BoxFuture<'a, Answer<usize>> {
-        Box::pin(async move {
-            self.view_of(name).await?; // whoever can be asked shows itself
-            let request = Request::new(&self.texts.request)
-                .arg(name.as_str(), Type::TEXT)
-                .arg(i64::from(ask.by.pid), Type::INT8)
-                .arg(&*ask.by.host, Type::TEXT)
-                .arg(ask.reason.as_str(), Type::TEXT);
-            let rows = self.ask(request, "asking holders").await?;
-            let many: Option<i64> = rows.first().and_then(|row| row.try_get(0).ok());
-            many.map(|many| many as usize).ok_or_else(|| garbled("asking holders"))
-        })
+    /// Removes what sessions that are no more have left; this one is over, whether or not the server knows already.
+    pub(super) async fn tidy(&self, over: Option<&Advisory>) -> Answer<()> {
+        if let Some(over) = over {
+            let hide = Request::new(&self.texts.hide).arg(over.pid, Type::INT4).arg(self.desk.client() as i64, Type::INT8);
+            self.ask(hide, "tidying").await?;
+        }
+        self.ask(Request::new(&self.texts.tidy), "tidying").await?;
+        self.tidy_names().await.map(drop)
     }
 
-    fn break_holds<'a>(&'a self, name: &'a LockName, only: Option<Token>) -> BoxFuture<'a, Answer<usize>> {
-        Box::pin(self.break_them(name, only))
+    /// The smallest request that a grant could possibly cost.
+    pub(super) async fn probe(&self) -> Answer<()> {
+        self.ask(Request::new(PROBE), "probing").await.map(drop)
     }
 
-    fn cell_get<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Answer<Versioned>> {
-        Box::pin(async move {
-            self.control().await?;
-            self.desk.cell_get(name).await.map(|said| said.value)
-        })
-    }
-
-    fn cell_set<'a>(
-        &'a self,
-        name: &'a LockName,
-        expected: u64,
-        value: Option<&'a [u8]>,
-    ) -> BoxFuture<'a, Answer<Option<u64>>> {
-        Box::pin(async move {
-            self.control().await?;
-            self.desk.cell_set(name, expected, value).await.map(|said| said.value)
-        })
-    }
-
-    fn tidy<'a>(&'a self, over: Option<&'a Advisory>) -> BoxFuture<'a, Answer<()>> {
-        Box::pin(async move {
-            if let Some(over) = over {
-                let hide =
-                    Request::new(&self.texts.hide).arg(over.pid, Type::INT4).arg(self.desk.client() as i64, Type::INT8);
-                self.ask(hide, "tidying").await?;
-            }
-            self.ask(Request::new(&self.texts.tidy), "tidying").await?;
-            self.tidy_names().await.map(drop)
-        })
-    }
-
-    fn probe(&self) -> BoxFuture<'_, Answer<()>> {
-        Box::pin(async move { self.ask(Request::new(PROBE), "probing").await.map(drop) })
-    }
-
-    fn examine(&self) -> BoxFuture<'_, Result<Vec<Finding>>> {
-        Box::pin(async move {
-            self.control().await?;
-            let mut findings = self.shared().examine().await?;
-            let says = format!(
-                "the server's own sessions: a vanished host frees its locks within its ttl, rounded up to a power of two in \
-                 seconds. Each claim that waits needs a connection ({} at most) and holds back VACUUM while it waits",
-                self.settings.max_sessions
-            );
-            findings.push(Finding { level: Level::Good, what: "liveness".to_owned(), says });
-            Ok(findings)
-        })
+    /// What could hurt.
+    pub(super) async fn examine(&self) -> Result<Vec<Finding>> {
+        self.control().await?;
+        let mut findings = self.shared().examine().await?;
+        let says = format!(
+            "the server's own sessions: a vanished host frees its locks within its ttl, rounded up to a power of two in \
+             seconds. Each claim that waits needs a connection ({} at most) and holds back VACUUM while it waits",
+            self.settings.max_sessions
+        );
+        findings.push(Finding { level: Level::Good, what: "liveness".to_owned(), says });
+        Ok(findings)
     }
 }
 
@@ -422,10 +395,10 @@ fn stranger(pid: i32, mode: Mode) -> Holder {
     }
 }
 
-/// Who is told, on behalf of the engine.
+/// Who is told, on behalf of the client.
 #[derive(Default)]
 struct Ears {
-    listener: OnceLock<Arc<dyn Listener>>,
+    client: OnceLock<Weak<Inner>>,
     /// The connection on which we listen.
     on: Mutex<Weak<Live>>,
 }
@@ -439,9 +412,13 @@ impl Ears {
         std::ptr::eq(self.on().as_ptr(), Arc::as_ptr(live))
     }
 
+    fn client(&self) -> Option<Arc<Inner>> {
+        self.client.get().and_then(Weak::upgrade)
+    }
+
     fn ring(&self) {
-        if let Some(listener) = self.listener.get() {
-            listener.rung();
+        if let Some(client) = self.client() {
+            client.ring();
         }
     }
 }
@@ -469,6 +446,6 @@ impl lease::Listener for Ears {
     fn silenced(&self) {}
     fn connected(&self, _: &str, _: Instant, _: u64) {}
     fn home(&self) -> Option<Handle> {
-        self.listener.get().and_then(|listener| listener.home())
+        self.client().and_then(|client| client.keepers_runtime())
     }
 }

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use tenure_core::lease::Failure;
-use tenure_core::session::{Drive, Mover, MovingStream, Place};
 use tenure_core::{Address, Error, ErrorKind};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_postgres::config::SslMode;
@@ -15,6 +14,7 @@ use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::{Client, Connection, NoTls};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
+use super::moving::{Drive, Mover, MovingStream, Place};
 use crate::config::Settings;
 use crate::error::{After, explain, explain_connect, refused};
 

@@ -4,15 +4,18 @@
 //! session is not on the next one's, and may be found by somebody else who believes to be alone with it. Two connections that
 //! take turns in holding a transaction open see that: a session that changes under a connection, or is the same under two.
 
+use tenure_core::backend::BoxFuture;
+use tenure_core::{Error, ErrorKind, Result};
+
 use super::Answer;
-use crate::backend::BoxFuture;
-use crate::{Error, ErrorKind, Result};
+use super::advisory::garbled;
+use super::wire::Wire;
 
 /// How often they take turns: a pooler has many sessions to lend, and somebody else may use it meanwhile.
 const TURNS: usize = 3;
 
 /// A connection of which nobody knows yet whether it is a session.
-pub trait Connection: Send + Sync {
+pub(super) trait Connection: Send + Sync {
     /// Begins a transaction.
     fn begin(&self) -> BoxFuture<'_, Answer<()>>;
     /// Which session the server believes it is.
@@ -25,7 +28,7 @@ pub trait Connection: Send + Sync {
 ///
 /// # Cancel safety
 /// It only reads.
-pub async fn refuse_lent(one: &impl Connection, other: &impl Connection, store: String) -> Result<()> {
+pub(super) async fn refuse_lent(one: &impl Connection, other: &impl Connection, store: String) -> Result<()> {
     let mut seen: Option<(u64, u64)> = None;
     for turn in 0..TURNS * 2 {
         // Twice each: a pooler that lends the one that was idle longest would give those who alternate the same ones every time.
@@ -45,6 +48,31 @@ pub async fn refuse_lent(one: &impl Connection, other: &impl Connection, store: 
         }
     }
     Ok(())
+}
+
+const DOING: &str = "looking for a pooler";
+
+impl Connection for Wire {
+    fn begin(&self) -> BoxFuture<'_, Answer<()>> {
+        Box::pin(async { self.client().batch_execute("BEGIN").await.map_err(|error| self.failed(error, DOING)) })
+    }
+
+    /// By the simple protocol, which every pooler understands.
+    fn session(&self) -> BoxFuture<'_, Answer<u64>> {
+        Box::pin(async {
+            let said = self.client().simple_query("SELECT pg_backend_pid()").await;
+            let said = said.map_err(|error| self.failed(error, DOING))?;
+            let text = said.iter().find_map(|message| match message {
+                tokio_postgres::SimpleQueryMessage::Row(row) => row.get(0),
+                _ => None,
+            });
+            text.and_then(|text| text.parse().ok()).ok_or_else(|| garbled(DOING))
+        })
+    }
+
+    fn end(&self) -> BoxFuture<'_, Answer<()>> {
+        Box::pin(async { self.client().batch_execute("COMMIT").await.map_err(|error| self.failed(error, DOING)) })
+    }
 }
 
 #[cfg(test)]

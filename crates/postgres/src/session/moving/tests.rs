@@ -2,10 +2,10 @@
 
 use std::sync::atomic::AtomicBool;
 
+use tenure_core::Instant;
 use tokio::runtime::{Builder, Runtime};
 
 use super::*;
-use crate::Instant;
 
 /// Never over, and says so when it is gone.
 struct Endless(Arc<AtomicBool>);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::Instant;
+use tenure_core::Instant;
 
 /// How long whoever looks waits for others to show what they have held for only a moment.
 const SHOWN_WITHIN: Duration = Duration::from_millis(500);
@@ -11,7 +11,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(3);
 /// Looks that are repeated while something is missing from what they see: a hold of a few milliseconds is not shown yet, and
 /// where somebody shows nothing at all, that is so.
 #[derive(Debug)]
-pub struct Looks {
+pub(super) struct Looks {
     end: Instant,
     fewest: u64,
 }
@@ -28,7 +28,7 @@ impl Looks {
     ///
     /// # Cancel safety
     /// It only waits.
-    pub async fn were_enough(&mut self, missing: u64) -> bool {
+    pub(super) async fn were_enough(&mut self, missing: u64) -> bool {
         let now = Instant::now();
         if missing < self.fewest {
             (self.fewest, self.end) = (missing, now + SHOWN_WITHIN);

@@ -4,44 +4,33 @@
 //! Who can interleave: the heart is one task, on the keeper's runtime, so that it cannot live on where renewals have stopped. What
 //! it begins (an end, a request to show) may meet the claim's own release; see `end`.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use tokio::runtime::Handle;
+use tenure_core::{Claim, Clock, Error, ErrorKind, Instant, Renewal, Result};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
+use super::Inner;
 use super::book::{Entry, Seat, Shown, Stage};
-use super::{Inner, Listener, Server, Session};
-use crate::{Claim, Clock, Error, ErrorKind, Instant, Renewal, Result};
 
 /// What cannot be done now is not tried again at once.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
 
-/// Tells the heart that there is mail.
-pub(super) struct Ring<S: Server>(pub(super) Weak<Inner<S>>);
-
-impl<S: Server> Listener for Ring<S> {
-    fn rung(&self) {
-        if let Some(inner) = self.0.upgrade() {
-            inner.mail.store(true, Ordering::Relaxed);
-            inner.bell.notify_one();
-        }
+impl Inner {
+    /// Somebody has something to say.
+    pub(super) fn ring(&self) {
+        self.mail.store(true, Ordering::Relaxed);
+        self.bell.notify_one();
     }
 
-    fn home(&self) -> Option<Handle> {
-        self.0.upgrade().and_then(|inner| inner.news.get().and_then(crate::News::runtime))
-    }
-}
-
-impl<S: Server> Inner<S> {
     /// Renews a batch of holds with one ping for each of their sessions.
     ///
     /// # Cancel safety
     /// Dropped, it has only not heard.
     pub(super) async fn renew(self: &Arc<Self>, claims: &[Claim]) -> Vec<Result<Renewal>> {
-        let mut seats: Vec<Arc<Seat<S::Session>>> = Vec::new();
+        let mut seats: Vec<Arc<Seat>> = Vec::new();
         {
             let mut book = self.book();
             for claim in claims {
@@ -85,7 +74,7 @@ impl<S: Server> Inner<S> {
     }
 
     /// Whether a session answers.
-    async fn ping(self: &Arc<Self>, seat: &Arc<Seat<S::Session>>, limit: Duration) -> bool {
+    async fn ping(self: &Arc<Self>, seat: &Arc<Seat>, limit: Duration) -> bool {
         let sent = Instant::now();
         match timeout(limit, seat.session.ping()).await {
             Ok(Ok(mail)) => {
@@ -125,36 +114,19 @@ impl<S: Server> Inner<S> {
 
     /// When something is next to be done.
     fn next(&self) -> Instant {
-        let look = self.next_look().unwrap_or(Instant::NEVER);
-        self.book().next(self.patience()).min(look)
+        self.book().next(self.patience())
     }
 
     /// How long an end that was asked for may take, before the heart asks for it.
     pub(super) fn patience(&self) -> Duration {
-        self.server.limits().answer * 2
-    }
-
-    /// When to look after sessions that hold something, where nobody tells.
-    fn next_look(&self) -> Option<Instant> {
-        let every = self.server.limits().mail?;
-        self.book().holds().then(|| Instant::from_nanos(self.looked.load(Ordering::Relaxed)) + every)
+        self.answer_limit() * 2
     }
 
     /// Does what is due.
     async fn beat(self: &Arc<Self>) {
         let now = Instant::now();
-        if self.next_look().is_some_and(|at| at <= now) {
-            self.looked.store(now.as_nanos(), Ordering::Relaxed);
-            let (seats, limit) = (self.book().holding(), self.server.limits().answer);
-            for seat in seats {
-                let inner = Arc::clone(self);
-                self.spawn(async move {
-                    inner.ping(&seat, limit).await;
-                });
-            }
-        }
         if self.mail.swap(false, Ordering::Relaxed)
-            && let Ok(Ok(mail)) = timeout(self.server.limits().answer, self.server.mail()).await
+            && let Ok(Ok(mail)) = timeout(self.answer_limit(), self.server.mail()).await
         {
             self.deliver(mail);
         }
@@ -177,7 +149,7 @@ impl<S: Server> Inner<S> {
             seat.session.close();
         }
         for seat in ping {
-            let (inner, limit) = (Arc::clone(self), self.server.limits().answer);
+            let (inner, limit) = (Arc::clone(self), self.answer_limit());
             self.book().heard(&seat, now); // not again before its answer
             self.spawn(async move {
                 inner.ping(&seat, limit).await;
@@ -186,13 +158,13 @@ impl<S: Server> Inner<S> {
     }
 
     /// For whoever has the pen: shows what is to be shown.
-    async fn show(&self, seat: &Seat<S::Session>) {
+    async fn show(&self, seat: &Seat) {
         let due = self.book().show(seat, Instant::now());
         if due.is_empty() {
             return;
         }
         // If that fails, some may be seen or not: their end takes all away.
-        let _ = timeout(self.server.limits().answer, seat.session.show(&due)).await;
+        let _ = timeout(self.answer_limit(), seat.session.show(&due)).await;
         let mut book = self.book();
         for (claim, _) in due {
             if let Some(entry) = book.entry(claim.id)
@@ -207,14 +179,11 @@ impl<S: Server> Inner<S> {
     pub(super) async fn leave(self: &Arc<Self>) -> Result<()> {
         let (close, _) = self.book().idle(Instant::now(), true);
         close.iter().for_each(|seat| seat.session.close());
-        let limit = self.server.limits().answer;
-        let left = match timeout(limit, self.server.tidy(None)).await {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(failure)) => Err(failure.error),
+        let limit = self.answer_limit();
+        match timeout(limit, self.server.tidy(None)).await {
+            Ok(left) => left.map_err(Error::from),
             Err(_) => Err(self.silent().error),
-        };
-        let _ = timeout(limit, self.server.say_goodbye()).await;
-        left
+        }
     }
 }
 

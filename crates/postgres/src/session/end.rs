@@ -12,11 +12,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tenure_core::{Claim, ClaimId, Grant, Instant, Mode, Result, Token};
 use tokio::time::timeout;
 
 use super::book::{Seat, Shown, Stage};
-use super::{Answer, Held, Inner, Notice, Server, Session};
-use crate::{Claim, ClaimId, Grant, Instant, Mode, Result, Token};
+use super::{Answer, Held, Inner, Notice};
 
 /// How long a session that was told to stop waiting may take to say so, before it is told again: the first time may have come
 /// before it began to wait.
@@ -24,7 +24,7 @@ const SAY_AGAIN: Duration = Duration::from_millis(100);
 /// How often.
 const TIMES: u32 = 20;
 
-impl<S: Server> Inner<S> {
+impl Inner {
     /// Ends whatever a claim has.
     ///
     /// # Cancel safety
@@ -62,7 +62,7 @@ impl<S: Server> Inner<S> {
                 Stage::Held { token, mode, since, shown, .. } => {
                     let age = Instant::now().since(since);
                     let held = Held { token, mode, age, shown: shown.is_something() };
-                    match timeout(self.server.limits().answer, seat.session.unlock(claim, held)).await {
+                    match timeout(self.answer_limit(), seat.session.unlock(claim, held)).await {
                         Ok(Ok(())) => {
                             let mut book = self.book();
                             book.leave(claim.id);
@@ -74,7 +74,7 @@ impl<S: Server> Inner<S> {
                     }
                 }
                 Stage::Waiting => self.clear(claim, &seat).await,
-                Stage::Unknown => match timeout(self.server.limits().answer, self.give_up(claim, &seat)).await {
+                Stage::Unknown => match timeout(self.answer_limit(), self.give_up(claim, &seat)).await {
                     Ok(Ok(())) => self.book().leave(claim.id),
                     Ok(Err(_)) => self.shut(&seat),
                     Err(_) => return Err(self.silent().error),
@@ -87,13 +87,13 @@ impl<S: Server> Inner<S> {
     ///
     /// # Cancel safety
     /// Dropped, nothing is known; end the claim.
-    pub(super) async fn clear(self: &Arc<Self>, claim: &Claim, seat: &Arc<Seat<S::Session>>) {
+    pub(super) async fn clear(self: &Arc<Self>, claim: &Claim, seat: &Arc<Seat>) {
         let is_waiting = matches!(self.book().entry(claim.id), Some(entry) if entry.stage == Stage::Waiting);
         for _ in 0..TIMES {
             if !seat.session.is_open() || (is_waiting && self.server.interrupt(&seat.session).await.is_err()) {
                 break;
             }
-            let limit = if is_waiting { SAY_AGAIN } else { self.server.limits().answer };
+            let limit = if is_waiting { SAY_AGAIN } else { self.answer_limit() };
             match timeout(limit, self.give_up(claim, seat)).await {
                 Ok(Ok(())) => return self.book().leave(claim.id),
                 Ok(Err(_)) | Err(_) if is_waiting => {} // it may have been interrupted itself
@@ -104,7 +104,7 @@ impl<S: Server> Inner<S> {
     }
 
     /// Lets go of whatever a claim has on a session, and of what the one has left there whose lock was passed on to it.
-    async fn give_up(&self, claim: &Claim, seat: &Seat<S::Session>) -> Answer<()> {
+    async fn give_up(&self, claim: &Claim, seat: &Seat) -> Answer<()> {
         let before = self.book().entry(claim.id).and_then(|entry| entry.before.clone());
         if let Some(before) = before {
             seat.session.give_up(&before).await?;
@@ -113,7 +113,7 @@ impl<S: Server> Inner<S> {
     }
 
     /// Closes a session of which nobody knows the state, and with it all it has.
-    fn shut(self: &Arc<Self>, seat: &Seat<S::Session>) {
+    fn shut(self: &Arc<Self>, seat: &Seat) {
         self.is_over(seat.number); // first: whoever holds on it is told before anybody else can be let in
         seat.session.close();
     }
@@ -129,12 +129,12 @@ impl<S: Server> Inner<S> {
         if let Some(seat) = over {
             let inner = Arc::clone(self);
             self.spawn(async move {
-                let _ = timeout(inner.server.limits().answer, inner.server.tidy(Some(&seat.session))).await;
+                let _ = timeout(inner.answer_limit(), inner.server.tidy(Some(&seat.session))).await;
             });
         }
     }
 
-    /// Changes the mode of a hold, as [`Record::convert`](crate::record::Record::convert) does.
+    /// Changes the mode of a hold, as [`Record::convert`](tenure_core::record::Record::convert) does.
     ///
     /// # Cancel safety
     /// Dropped, the mode may be changed or not.
@@ -166,7 +166,7 @@ impl<S: Server> Inner<S> {
     async fn change(
         self: Arc<Self>,
         claim: &Claim,
-        seat: &Arc<Seat<S::Session>>,
+        seat: &Arc<Seat>,
         held: Held,
         to: Mode,
         is_of_this_hold: bool,
@@ -182,7 +182,7 @@ impl<S: Server> Inner<S> {
                 Some(held.token) // the answer to the first time was lost
             })
         };
-        let changed = timeout(self.server.limits().answer, changing).await.unwrap_or_else(|_| Err(self.silent()));
+        let changed = timeout(self.answer_limit(), changing).await.unwrap_or_else(|_| Err(self.silent()));
         let stage = |token, mode, expires| {
             // Others may see it as it was before, or not as a hold at all: it is shown anew.
             Stage::Held { token, mode, since, expires, shown: Shown::anew(held.shown, sent) }

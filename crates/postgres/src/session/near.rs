@@ -18,11 +18,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tenure_core::{Claim, Clock, Instant, Kind, LockName, Mode};
 use tokio::sync::oneshot;
 
+use super::Inner;
 use super::book::{Book, Entry, Seat, Shown, Stage};
-use super::{Inner, Server, Session};
-use crate::{Claim, Clock, Instant, Kind, LockName, Mode};
 
 /// For so long a session's lock goes from task to task before others get their chance.
 const PASSED_FOR: Duration = Duration::from_millis(5);
@@ -30,27 +30,23 @@ const PASSED_FOR: Duration = Duration::from_millis(5);
 const HOPES_FOR: Duration = Duration::from_millis(10);
 
 /// Somebody who waits for a name to be passed on.
-pub(super) struct Hopeful<X> {
+pub(super) struct Hopeful {
     claim: Claim,
     /// On a session with this idle limit.
     idle: Duration,
     /// On which session it has the lock now; `None` if it had better ask the server.
-    tell: oneshot::Sender<Option<Arc<Seat<X>>>>,
+    tell: oneshot::Sender<Option<Arc<Seat>>>,
 }
 
 /// A place in that line.
-pub(super) struct Turn<S: Server> {
-    inner: Arc<Inner<S>>,
+pub(super) struct Turn {
+    inner: Arc<Inner>,
     name: LockName,
-    told: oneshot::Receiver<Option<Arc<Seat<S::Session>>>>,
+    told: oneshot::Receiver<Option<Arc<Seat>>>,
 }
 
-impl<S: Server> Turn<S> {
-    pub(super) fn new(
-        inner: &Arc<Inner<S>>,
-        name: &LockName,
-        told: oneshot::Receiver<Option<Arc<Seat<S::Session>>>>,
-    ) -> Self {
+impl Turn {
+    pub(super) fn new(inner: &Arc<Inner>, name: &LockName, told: oneshot::Receiver<Option<Arc<Seat>>>) -> Self {
         Turn { inner: Arc::clone(inner), name: name.clone(), told }
     }
 
@@ -58,7 +54,7 @@ impl<S: Server> Turn<S> {
     ///
     /// # Cancel safety
     /// Dropped, the claim may have been passed a lock: end it.
-    pub(super) async fn comes(mut self, deadline: Instant) -> Option<Arc<Seat<S::Session>>> {
+    pub(super) async fn comes(mut self, deadline: Instant) -> Option<Arc<Seat>> {
         let until = deadline.min(Instant::now() + HOPES_FOR);
         tokio::select! {
             biased;
@@ -71,7 +67,7 @@ impl<S: Server> Turn<S> {
     }
 }
 
-impl<S: Server> Drop for Turn<S> {
+impl Drop for Turn {
     fn drop(&mut self) {
         let mut book = self.inner.book();
         self.told.close();
@@ -79,13 +75,13 @@ impl<S: Server> Drop for Turn<S> {
     }
 }
 
-impl<X: Session> Book<X> {
+impl Book {
     /// A place in line for what another task of this client has, waits for, or is about to have or to let go of.
-    pub(super) fn line_near(&mut self, claim: &Claim, idle: Duration) -> Option<oneshot::Receiver<Option<Arc<Seat<X>>>>> {
+    pub(super) fn line_near(&mut self, claim: &Claim, idle: Duration) -> Option<oneshot::Receiver<Option<Arc<Seat>>>> {
         if claim.kind != Kind::Mutex {
             return None;
         }
-        let is_near = |entry: &Entry<X>| {
+        let is_near = |entry: &Entry| {
             entry.claim.name == claim.name
                 && entry.claim.kind == claim.kind
                 && entry.seat.idle == idle
@@ -107,7 +103,7 @@ impl<X: Session> Book<X> {
     /// Passes on what a claim holds to the next who hopes for it. Whether there was somebody; then nothing of the claim is left.
     pub(super) fn pass_on(&mut self, claim: &Claim) -> bool {
         let now = Instant::now();
-        let may_be = |entry: &Entry<X>| {
+        let may_be = |entry: &Entry| {
             let Stage::Held { mode: Mode::Exclusive, expires, shown, .. } = entry.stage else { return false };
             shown.due().is_some() && now < expires && now.since(entry.had_since) < PASSED_FOR && entry.seat.session.is_open()
         };
@@ -155,7 +151,7 @@ impl<X: Session> Book<X> {
     }
 
     /// Who is next for the session that this claim is on.
-    fn next_near(&mut self, claim: &Claim) -> Option<Hopeful<X>> {
+    fn next_near(&mut self, claim: &Claim) -> Option<Hopeful> {
         let idle = self.claims.get(&claim.id)?.seat.idle;
         let line = self.near.get_mut(&claim.name)?;
         let first = line.iter().position(|hopeful| hopeful.idle == idle && !hopeful.tell.is_closed())?;

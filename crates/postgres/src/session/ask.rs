@@ -9,15 +9,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use tenure_core::lease::{Failure, Fate, Tries, mismatch};
+use tenure_core::{Claim, Clock, Error, ErrorKind, Grant, Instant, Result, Token, Wait};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 
 use super::book::{Seat, Shown, Stage};
 use super::near::Turn;
-use super::{Answer, Inner, Server, Session, Tried, Waited, idle_limit};
-use crate::lease::tries::Tries;
-use crate::lease::{Failure, Fate, mismatch};
-use crate::{Claim, Clock, Error, ErrorKind, Grant, Instant, Kind, Result, Token, Wait};
+use super::{Answer, Inner, Tried, idle_limit};
 
 /// A hold that is younger than this is shown to nobody: most are over by then, and showing costs as much as locking.
 const SHOW_AFTER: Duration = Duration::from_millis(4);
@@ -36,11 +35,11 @@ const FIRST_RETRY: Duration = Duration::from_millis(50);
 const LAST_RETRY: Duration = Duration::from_secs(2);
 
 /// Where a claim is to be tried first.
-enum First<S: Server> {
+enum First {
     /// Here.
-    Seat(Arc<Seat<S::Session>>),
+    Seat(Arc<Seat>),
     /// Another task of this client has it, and may pass it on.
-    Near(Turn<S>),
+    Near(Turn),
     /// On a session that must be opened.
     Open,
     /// Nowhere: it can only be waited for.
@@ -49,7 +48,7 @@ enum First<S: Server> {
     Busy,
 }
 
-impl<S: Server> Inner<S> {
+impl Inner {
     /// Grants, or waits in line.
     ///
     /// # Cancel safety
@@ -58,8 +57,7 @@ impl<S: Server> Inner<S> {
         tokio::task::coop::consume_budget().await; // a task that locks in a loop must let others run
         self.start_heart();
         let deadline = wait.deadline(Instant::now());
-        let limits = self.server.limits();
-        let limit = if wait == Wait::No { limits.answer } else { limits.patience };
+        let limit = if wait == Wait::No { self.answer_limit() } else { self.server.settings().patience };
         let (mut begun, mut tries) = (Instant::now(), None);
         loop {
             let mut has_met = false;
@@ -134,7 +132,7 @@ impl<S: Server> Inner<S> {
     }
 
     /// Where to try first; the claim is in the book then.
-    fn first(self: &Arc<Self>, claim: &Claim, wait: Wait, is_near: bool) -> Answer<First<S>> {
+    fn first(self: &Arc<Self>, claim: &Claim, wait: Wait, is_near: bool) -> Answer<First> {
         let idle = idle_limit(claim.ttl);
         let mut book = self.book();
         if is_near
@@ -162,7 +160,7 @@ impl<S: Server> Inner<S> {
     }
 
     /// Opens a session that many share, unless somebody else has just done so.
-    async fn open_shared(self: &Arc<Self>, claim: &Claim, wait: Wait) -> Answer<Option<Arc<Seat<S::Session>>>> {
+    async fn open_shared(self: &Arc<Self>, claim: &Claim, wait: Wait) -> Answer<Option<Arc<Seat>>> {
         let _one_at_a_time = self.opening.lock().await;
         match self.first(claim, wait, false)? {
             First::Seat(seat) => return Ok(Some(seat)),
@@ -175,7 +173,7 @@ impl<S: Server> Inner<S> {
     }
 
     /// Opens a session, where it does not end with the caller's runtime.
-    async fn open(self: &Arc<Self>, idle: Duration, is_own: bool) -> Answer<Opened<S>> {
+    async fn open(self: &Arc<Self>, idle: Duration, is_own: bool) -> Answer<Opened> {
         let inner = Arc::clone(self);
         let opening = async move {
             let session = inner.server.open(idle).await?;
@@ -200,7 +198,7 @@ impl<S: Server> Inner<S> {
     /// What opens a session, if it takes no longer than an answer may: a server that cannot be reached keeps nobody waiting for all who
     /// came before.
     async fn in_time<T>(&self, opening: impl Future<Output = Answer<T>>) -> Answer<T> {
-        let limit = self.server.limits().answer;
+        let limit = self.answer_limit();
         timeout(limit, opening).await.unwrap_or_else(|_| {
             let error = Error::new(ErrorKind::Unavailable, format!("no session could be opened within {limit:?}"))
                 .with_store(self.server.describe())
@@ -210,9 +208,9 @@ impl<S: Server> Inner<S> {
     }
 
     /// Tries on a session that the book has the claim on.
-    async fn try_on(self: &Arc<Self>, claim: &Claim, seat: &Arc<Seat<S::Session>>) -> Answer<Option<Grant>> {
+    async fn try_on(self: &Arc<Self>, claim: &Claim, seat: &Arc<Seat>) -> Answer<Option<Grant>> {
         let sent = Instant::now();
-        match timeout(self.server.limits().answer, seat.session.try_lock(claim)).await {
+        match timeout(self.answer_limit(), seat.session.try_lock(claim)).await {
             Ok(Ok(Tried::Granted(token))) => {
                 self.granted(claim, token, sent, sent, Shown::At(sent + SHOW_AFTER))?;
                 Ok(Some(Grant { token, until: claim.window(sent) }))
@@ -236,11 +234,7 @@ impl<S: Server> Inner<S> {
     }
 
     /// A session on which a claim can wait, and nobody else is.
-    async fn seat_of_its_own(
-        self: &Arc<Self>,
-        claim: &Claim,
-        room: Option<OwnedSemaphorePermit>,
-    ) -> Answer<Arc<Seat<S::Session>>> {
+    async fn seat_of_its_own(self: &Arc<Self>, claim: &Claim, room: Option<OwnedSemaphorePermit>) -> Answer<Arc<Seat>> {
         let idle = idle_limit(claim.ttl);
         {
             let mut book = self.book();
@@ -255,35 +249,19 @@ impl<S: Server> Inner<S> {
     }
 
     /// Waits on a session of its own.
-    ///
-    /// A session that waits need not be heard of: where its host has vanished, a server that does not find out gives it the lock when its
-    /// turn comes, and takes it away again only after the idle limit, and so with each one that waits beside it. So there, where no
-    /// order is promised, nobody waits for longer than that at a time, and what is left of a dead client goes all at once.
     async fn wait_on_own(
         self: &Arc<Self>,
         claim: &Claim,
         wait: Wait,
         deadline: Instant,
-        seat: &Arc<Seat<S::Session>>,
+        seat: &Arc<Seat>,
     ) -> Answer<Option<Grant>> {
-        let may_stay = claim.kind != Kind::Mutex || self.server.limits().finds_vanished;
-        let longest = if may_stay { LONGEST_LIMIT } else { seat.idle };
-        let (sent, waited) = loop {
-            let sent = Instant::now();
-            let limit = match wait.left(deadline, sent) {
-                Wait::For(left) if left < longest => Some(left),
-                _ => Some(longest).filter(|longest| *longest < LONGEST_LIMIT),
-            };
-            match before(deadline + GRACE, seat.session.wait(claim, limit)).await {
-                // Its limit was shorter than ours. It waits anew, and nothing is left of the first time.
-                Some(Ok(None)) if Instant::now() < deadline => {
-                    if let Err(failure) = seat.session.give_up(claim).await {
-                        break (sent, Some(Err(failure)));
-                    }
-                }
-                waited => break (sent, waited),
-            }
+        let sent = Instant::now();
+        let limit = match wait.left(deadline, sent) {
+            Wait::For(left) if left < LONGEST_LIMIT => Some(left),
+            _ => None,
         };
+        let waited = before(deadline + GRACE, seat.session.wait(claim, limit)).await;
         let now = Instant::now();
         let is_broken = match self.book().entry(claim.id) {
             Some(entry) if waited.is_some() => {
@@ -293,11 +271,11 @@ impl<S: Server> Inner<S> {
             entry => entry.is_none(),
         };
         match waited {
-            Some(Ok(Some(Waited { token, shown }))) if !is_broken && now.since(sent) < claim.ttl / SHORT => {
-                self.granted(claim, token, sent, now, Shown::anew(shown, now + SHOW_AFTER))?;
+            Some(Ok(Some(token))) if !is_broken && now.since(sent) < claim.ttl / SHORT => {
+                self.granted(claim, token, sent, now, Shown::AsWaiting(now + SHOW_AFTER))?;
                 Ok(Some(Grant { token, until: claim.window(sent) }))
             }
-            Some(Ok(Some(Waited { shown, .. }))) => self.enter(claim, seat, Shown::anew(shown, now)).await.map(Some),
+            Some(Ok(Some(_))) => self.enter(claim, seat, Shown::AsWaiting(now)).await.map(Some),
             Some(Ok(None)) | None => {
                 self.clear(claim, seat).await;
                 Ok(None)
@@ -310,10 +288,10 @@ impl<S: Server> Inner<S> {
     }
 
     /// The session has the lock, since some time ago: the server hears of it once more, and counts from then on.
-    async fn enter(self: &Arc<Self>, claim: &Claim, seat: &Arc<Seat<S::Session>>, shown: Shown) -> Answer<Grant> {
+    async fn enter(self: &Arc<Self>, claim: &Claim, seat: &Arc<Seat>, shown: Shown) -> Answer<Grant> {
         let before = self.book().entry(claim.id).and_then(|entry| entry.before.clone());
         let sent = Instant::now();
-        match timeout(self.server.limits().answer, seat.session.enter(claim, before.as_ref())).await {
+        match timeout(self.answer_limit(), seat.session.enter(before.as_ref())).await {
             Ok(Ok(_)) if self.book().entry(claim.id).is_none_or(|entry| entry.broken) => {
                 self.clear(claim, seat).await;
                 Err(broken())
@@ -352,7 +330,7 @@ impl<S: Server> Inner<S> {
     }
 
     pub(super) fn silent(&self) -> Failure {
-        let what = format!("no answer within {:?}", self.server.limits().answer);
+        let what = format!("no answer within {:?}", self.answer_limit());
         let error = Error::new(ErrorKind::Unavailable, what)
             .with_store(self.server.describe())
             .with_hint("Is the server reachable from here, and is nothing keeping it busy?");
@@ -361,12 +339,12 @@ impl<S: Server> Inner<S> {
 }
 
 /// A session that was just opened. Whoever did so may be gone by then: dropped, anybody may use it.
-struct Opened<S: Server> {
-    inner: Arc<Inner<S>>,
-    seat: Arc<Seat<S::Session>>,
+struct Opened {
+    inner: Arc<Inner>,
+    seat: Arc<Seat>,
 }
 
-impl<S: Server> Drop for Opened<S> {
+impl Drop for Opened {
     fn drop(&mut self) {
         self.inner.book().unreserve(&self.seat);
     }

@@ -16,12 +16,11 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use rustix::net::sockopt;
+use tenure_core::Address;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::runtime::{Handle, Id};
 use tokio::sync::watch;
-
-use crate::Address;
 
 /// So many requests in a row from one runtime bring the driver there.
 const REQUESTS: u64 = 8;
@@ -32,7 +31,7 @@ const KEEPALIVE: Duration = Duration::from_secs(5);
 
 /// How often a connection was told to move: what its stream and its [`Mover`] have in common.
 #[derive(Clone, Debug, Default)]
-pub struct Place(Arc<AtomicU64>);
+pub(super) struct Place(Arc<AtomicU64>);
 
 impl Place {
     fn get(&self) -> u64 {
@@ -46,7 +45,7 @@ impl Place {
 
 /// A TCP stream that is read and written on whichever runtime polls it first after a move.
 #[derive(Debug)]
-pub struct MovingStream {
+pub(super) struct MovingStream {
     io: TcpStream,
     /// The same socket, for the next runtime.
     socket: std::net::TcpStream,
@@ -61,7 +60,7 @@ impl MovingStream {
     ///
     /// # Cancel safety
     /// Dropped, a half-made connection is closed.
-    pub async fn dial(address: &Address, limit: Duration, place: &Place) -> io::Result<Self> {
+    pub(super) async fn dial(address: &Address, limit: Duration, place: &Place) -> io::Result<Self> {
         let stream = TcpStream::connect((address.host.as_str(), address.port)).await?;
         stream.set_nodelay(true)?;
         sockopt::set_socket_keepalive(&stream, true)?;
@@ -113,13 +112,13 @@ impl AsyncWrite for MovingStream {
 }
 
 /// A connection of any sort, as far as it must be driven.
-pub trait Drive: Send {
+pub(super) trait Drive: Send {
     /// Ready when it is over.
     fn poll_drive(&mut self, cx: &mut Context<'_>) -> Poll<()>;
 }
 
 /// Where a connection is driven.
-pub struct Mover {
+pub(super) struct Mover {
     place: Place,
     driven: Mutex<Driven>,
     home: Handle,
@@ -138,7 +137,7 @@ struct Driven {
 
 impl Mover {
     /// Drives it here from now on, which is home.
-    pub fn start(connection: Box<dyn Drive>, place: Place) -> Arc<Mover> {
+    pub(super) fn start(connection: Box<dyn Drive>, place: Place) -> Arc<Mover> {
         let home = Handle::current();
         let driven = Driven { connection: Some(connection), driver: None, runtime: home.id(), others: (home.id(), 0) };
         let mover = Arc::new(Mover { place, driven: Mutex::new(driven), home, over: watch::Sender::new(false) });
@@ -151,7 +150,7 @@ impl Mover {
     }
 
     /// A request comes from here.
-    pub fn is_used(self: &Arc<Self>) {
+    pub(super) fn is_used(self: &Arc<Self>) {
         let Ok(here) = Handle::try_current() else { return };
         let id = here.id();
         let moves = {
@@ -170,7 +169,7 @@ impl Mover {
     }
 
     /// Somebody waits here, for as long as it takes: nobody could tell whether there is no answer yet or nobody who reads it.
-    pub fn is_waited_for(self: &Arc<Self>) {
+    pub(super) fn is_waited_for(self: &Arc<Self>) {
         if let Ok(here) = Handle::try_current()
             && self.lock().runtime != here.id()
         {
@@ -182,7 +181,7 @@ impl Mover {
     ///
     /// # Cancel safety
     /// That of the asking.
-    pub async fn answered<T>(self: &Arc<Self>, asking: impl Future<Output = T>) -> T {
+    pub(super) async fn answered<T>(self: &Arc<Self>, asking: impl Future<Output = T>) -> T {
         tokio::pin!(asking);
         match tokio::time::timeout(SOON, &mut asking).await {
             Ok(answer) => answer,
@@ -214,7 +213,7 @@ impl Mover {
     }
 
     /// Cuts it, whatever is under way.
-    pub fn close(&self) {
+    pub(super) fn close(&self) {
         let (gone, driver) = {
             let mut driven = self.lock();
             (driven.connection.take(), driven.driver.take())
@@ -228,7 +227,7 @@ impl Mover {
     }
 
     /// Whether it is over.
-    pub fn is_over(&self) -> bool {
+    pub(super) fn is_over(&self) -> bool {
         *self.over.borrow()
     }
 
@@ -236,7 +235,7 @@ impl Mover {
     ///
     /// # Cancel safety
     /// It only looks.
-    pub fn ended(&self) -> impl Future<Output = ()> + Send + use<> {
+    pub(super) fn ended(&self) -> impl Future<Output = ()> + Send + use<> {
         let mut over = self.over.subscribe();
         async move { drop(over.wait_for(|over| *over).await) }
     }

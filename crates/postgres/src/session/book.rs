@@ -4,15 +4,16 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use tenure_core::{Ask, Claim, ClaimId, Instant, LockName, Mode, Token};
 use tokio::sync::OwnedSemaphorePermit;
 
+use super::Held;
+use super::advisory::Advisory;
 use super::near::Hopeful;
-use super::{Held, Session};
-use crate::{Ask, Claim, ClaimId, Instant, LockName, Mode, Token};
 
 /// A session, and what this client has on it. All but the session itself is only looked at under the book's mutex.
-pub(super) struct Seat<X> {
-    pub(super) session: Arc<X>,
+pub(super) struct Seat {
+    pub(super) session: Arc<Advisory>,
     pub(super) number: u64,
     /// How long its server keeps it unheard.
     pub(super) idle: Duration,
@@ -21,11 +22,11 @@ pub(super) struct Seat<X> {
 }
 
 /// Some sessions.
-pub(super) type Seats<X> = Vec<Arc<Seat<X>>>;
+pub(super) type Seats = Vec<Arc<Seat>>;
 
 /// What the book knows of a session.
-struct Place<X> {
-    seat: Arc<Seat<X>>,
+struct Place {
+    seat: Arc<Seat>,
     /// Names that may be locked on it.
     names: HashSet<LockName>,
     /// It was opened for somebody who had to wait.
@@ -38,7 +39,7 @@ struct Place<X> {
     heard: Instant,
 }
 
-impl<X: Session> Place<X> {
+impl Place {
     /// Whether claims with this idle limit may go there.
     fn serves(&self, idle: Duration) -> bool {
         self.seat.idle == idle && !self.is_reserved && self.seat.session.is_open()
@@ -46,9 +47,9 @@ impl<X: Session> Place<X> {
 }
 
 /// What the book knows of a claim.
-pub(super) struct Entry<X> {
+pub(super) struct Entry {
     pub(super) claim: Claim,
-    pub(super) seat: Arc<Seat<X>>,
+    pub(super) seat: Arc<Seat>,
     pub(super) stage: Stage,
     pub(super) asked: Option<Ask>,
     /// Somebody broke it before it was known to be held.
@@ -118,23 +119,18 @@ impl Shown {
     }
 }
 
-pub(super) struct Book<X> {
-    pub(super) claims: HashMap<ClaimId, Entry<X>>,
-    places: Vec<Place<X>>,
+#[derive(Default)]
+pub(super) struct Book {
+    pub(super) claims: HashMap<ClaimId, Entry>,
+    places: Vec<Place>,
     next: u64,
     /// Who hopes to be passed a name on by another task of this client; see `near`.
-    pub(super) near: HashMap<LockName, VecDeque<Hopeful<X>>>,
+    pub(super) near: HashMap<LockName, VecDeque<Hopeful>>,
 }
 
-impl<X> Default for Book<X> {
-    fn default() -> Self {
-        Book { claims: HashMap::new(), places: Vec::new(), next: 0, near: HashMap::new() }
-    }
-}
-
-impl<X: Session> Book<X> {
+impl Book {
     /// A new session, for whoever opened it.
-    pub(super) fn open(&mut self, session: Arc<X>, idle: Duration, is_own: bool) -> Arc<Seat<X>> {
+    pub(super) fn open(&mut self, session: Arc<Advisory>, idle: Duration, is_own: bool) -> Arc<Seat> {
         self.next += 1;
         let seat = Arc::new(Seat { session, number: self.next, idle, pen: Arc::default() });
         let now = Instant::now();
@@ -150,14 +146,14 @@ impl<X: Session> Book<X> {
     }
 
     /// A session for a try: shared, or one that nobody waits on just now. It has nothing of this name.
-    pub(super) fn shared(&self, idle: Duration, name: &LockName) -> Option<Arc<Seat<X>>> {
-        let fits = |place: &&Place<X>| !place.is_own && place.serves(idle) && !place.names.contains(name);
+    pub(super) fn shared(&self, idle: Duration, name: &LockName) -> Option<Arc<Seat>> {
+        let fits = |place: &&Place| !place.is_own && place.serves(idle) && !place.names.contains(name);
         self.places.iter().find(fits).map(|place| Arc::clone(&place.seat)).or_else(|| self.vacant(idle))
     }
 
     /// A session that was opened for somebody who had to wait, and has nothing.
-    pub(super) fn vacant(&self, idle: Duration) -> Option<Arc<Seat<X>>> {
-        let fits = |place: &&Place<X>| place.is_own && place.serves(idle) && place.names.is_empty();
+    pub(super) fn vacant(&self, idle: Duration) -> Option<Arc<Seat>> {
+        let fits = |place: &&Place| place.is_own && place.serves(idle) && place.names.is_empty();
         self.places.iter().find(fits).map(|place| Arc::clone(&place.seat))
     }
 
@@ -172,11 +168,11 @@ impl<X: Session> Book<X> {
     }
 
     /// A claim of this client that certainly holds the name alone.
-    pub(super) fn holder(&self, name: &LockName) -> Option<&Entry<X>> {
+    pub(super) fn holder(&self, name: &LockName) -> Option<&Entry> {
         if !self.has_name(name) {
             return None;
         }
-        let holds = |entry: &&Entry<X>| {
+        let holds = |entry: &&Entry| {
             entry.claim.name == *name
                 && entry.seat.session.is_open()
                 && matches!(entry.stage, Stage::Held { mode: Mode::Exclusive, .. })
@@ -185,7 +181,7 @@ impl<X: Session> Book<X> {
     }
 
     /// A claim goes to a session.
-    pub(super) fn seat(&mut self, claim: &Claim, seat: &Arc<Seat<X>>, stage: Stage, room: Option<OwnedSemaphorePermit>) {
+    pub(super) fn seat(&mut self, claim: &Claim, seat: &Arc<Seat>, stage: Stage, room: Option<OwnedSemaphorePermit>) {
         if let Some(place) = self.place(seat) {
             let is_new = place.names.insert(claim.name.clone());
             assert!(is_new, "two claims of one name would both hold it on one session");
@@ -210,13 +206,13 @@ impl<X: Session> Book<X> {
     }
 
     /// Whoever opened it does not need it any more.
-    pub(super) fn unreserve(&mut self, seat: &Arc<Seat<X>>) {
+    pub(super) fn unreserve(&mut self, seat: &Arc<Seat>) {
         if let Some(place) = self.place(seat) {
             place.is_reserved = false;
         }
     }
 
-    pub(super) fn entry(&mut self, id: ClaimId) -> Option<&mut Entry<X>> {
+    pub(super) fn entry(&mut self, id: ClaimId) -> Option<&mut Entry> {
         self.claims.get_mut(&id)
     }
 
@@ -239,15 +235,15 @@ impl<X: Session> Book<X> {
     }
 
     /// An answer came on a session.
-    pub(super) fn heard(&mut self, seat: &Arc<Seat<X>>, sent: Instant) {
+    pub(super) fn heard(&mut self, seat: &Arc<Seat>, sent: Instant) {
         if let Some(place) = self.place(seat) {
             place.heard = place.heard.max(sent);
         }
     }
 
     /// Sessions with holds that others are to see by now.
-    pub(super) fn to_show(&self, now: Instant) -> Vec<Arc<Seat<X>>> {
-        let mut due: Vec<Arc<Seat<X>>> = Vec::new();
+    pub(super) fn to_show(&self, now: Instant) -> Vec<Arc<Seat>> {
+        let mut due: Vec<Arc<Seat>> = Vec::new();
         for entry in self.claims.values() {
             if matches!(entry.stage, Stage::Held { shown, .. } if shown.due().is_some_and(|at| at <= now))
                 && due.iter().all(|seat| seat.number != entry.seat.number)
@@ -259,7 +255,7 @@ impl<X: Session> Book<X> {
     }
 
     /// What is to be shown of a session: from now on that is under way. For whoever has its pen.
-    pub(super) fn show(&mut self, seat: &Seat<X>, now: Instant) -> Vec<(Claim, Held)> {
+    pub(super) fn show(&mut self, seat: &Seat, now: Instant) -> Vec<(Claim, Held)> {
         let mut due = Vec::new();
         for entry in self.claims.values_mut().filter(|entry| entry.seat.number == seat.number) {
             if let Stage::Held { token, mode, since, shown, .. } = &mut entry.stage
@@ -274,7 +270,7 @@ impl<X: Session> Book<X> {
 
     /// Holds that were not renewed in time, and claims whose end nobody has asked for again for that long.
     pub(super) fn expired(&self, now: Instant, patience: Duration) -> Vec<Claim> {
-        let is_over = |entry: &&Entry<X>| match entry.stage {
+        let is_over = |entry: &&Entry| match entry.stage {
             // One that is being shown cannot be ended yet, and is asked for again later.
             Stage::Held { expires, .. } => expires <= now && entry.given_up.is_none_or(|last| last + patience <= now),
             _ => entry.given_up.is_some_and(|last| last + patience <= now),
@@ -284,7 +280,7 @@ impl<X: Session> Book<X> {
 
     /// Sessions that nobody has used for long, or `all` that nobody uses, which leave the book; and those that must make
     /// themselves heard to live on.
-    pub(super) fn idle(&mut self, now: Instant, all: bool) -> (Seats<X>, Seats<X>) {
+    pub(super) fn idle(&mut self, now: Instant, all: bool) -> (Seats, Seats) {
         let (mut close, mut ping) = (Vec::new(), Vec::new());
         self.places.retain(|place| {
             let is_vacant = place.names.is_empty() && !place.is_reserved;
@@ -299,22 +295,6 @@ impl<X: Session> Book<X> {
             true
         });
         (close, ping)
-    }
-
-    /// Sessions that hold something.
-    pub(super) fn holding(&self) -> Vec<Arc<Seat<X>>> {
-        let mut seats: Vec<Arc<Seat<X>>> = Vec::new();
-        for entry in self.claims.values().filter(|entry| matches!(entry.stage, Stage::Held { .. })) {
-            if seats.iter().all(|seat| seat.number != entry.seat.number) {
-                seats.push(Arc::clone(&entry.seat));
-            }
-        }
-        seats
-    }
-
-    /// Whether anything is held.
-    pub(super) fn holds(&self) -> bool {
-        self.claims.values().any(|entry| matches!(entry.stage, Stage::Held { .. }))
     }
 
     /// When something is next to be done.
@@ -334,11 +314,11 @@ impl<X: Session> Book<X> {
     }
 
     /// All sessions.
-    pub(super) fn seats(&self) -> impl Iterator<Item = &Arc<Seat<X>>> {
+    pub(super) fn seats(&self) -> impl Iterator<Item = &Arc<Seat>> {
         self.places.iter().map(|place| &place.seat)
     }
 
-    fn place(&mut self, seat: &Arc<Seat<X>>) -> Option<&mut Place<X>> {
+    fn place(&mut self, seat: &Arc<Seat>) -> Option<&mut Place> {
         self.places.iter_mut().find(|place| place.seat.number == seat.number)
     }
 }

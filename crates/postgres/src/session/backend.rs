@@ -1,37 +1,37 @@
-//! The contract, over a [`Server`].
+//! The contract, over sessions.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Answer, Inner, Server, Session};
-use crate::backend::{Abilities, Backend, BoxFuture, Finding};
-use crate::keeper::News;
-use crate::lease::Fate;
-use crate::lease::tries::Tries;
-use crate::{Ask, Claim, Grant, LockName, Mode, Renewal, Result, Token, Versioned, View, Wait};
+use tenure_core::backend::{Abilities, Backend, BoxFuture, Finding};
+use tenure_core::lease::{Fate, Tries};
+use tenure_core::{Ask, Claim, Grant, LockName, Mode, News, Renewal, Result, Token, Versioned, View, Wait};
+
+use super::server::PostgresServer;
+use super::{Answer, Inner, SESSION_ABILITIES};
 
 /// How often a watcher looks: servers tell nobody who only watches.
 const WATCH_EVERY: Duration = Duration::from_millis(75);
 
-/// A store that is a [`Server`] with locks of its own, as a backend.
-pub struct Sessions<S: Server> {
-    inner: Arc<Inner<S>>,
+/// The server's own locks, as a backend.
+pub(super) struct Sessions {
+    inner: Arc<Inner>,
 }
 
-impl<S: Server> Sessions<S> {
+impl Sessions {
     /// A client of this server.
-    pub fn new(server: S) -> Self {
+    pub(super) fn new(server: PostgresServer) -> Self {
         Sessions { inner: Inner::new(server) }
     }
 }
 
-impl<S: Server> std::fmt::Debug for Sessions<S> {
+impl std::fmt::Debug for Sessions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Sessions({})", self.inner.server.describe())
     }
 }
 
-impl<S: Server> Drop for Sessions<S> {
+impl Drop for Sessions {
     fn drop(&mut self) {
         self.inner.bell.notify_one(); // the heart finds nobody to beat for
         self.inner.book().seats().for_each(|seat| seat.session.close());
@@ -41,7 +41,7 @@ impl<S: Server> Drop for Sessions<S> {
 /// Tries a verb again that is the same when it is done twice.
 macro_rules! insist {
     ($self:ident, $attempt:expr) => {{
-        let mut tries = Tries::within($self.inner.server.limits().answer, $self.inner.server.describe());
+        let mut tries = Tries::within($self.inner.answer_limit(), $self.inner.server.describe());
         loop {
             match tries.limit($attempt).await {
                 Ok(said) => break Ok(said),
@@ -52,10 +52,10 @@ macro_rules! insist {
     }};
 }
 
-impl<S: Server> Sessions<S> {
+impl Sessions {
     /// A verb that is not the same when it is done twice: only what certainly was not executed is tried again.
-    async fn once<'a, T>(&'a self, attempt: impl Fn() -> BoxFuture<'a, Answer<T>> + Send) -> Result<T> {
-        let mut tries = Tries::within(self.inner.server.limits().answer, self.inner.server.describe());
+    async fn once<T, F: Future<Output = Answer<T>>>(&self, attempt: impl Fn() -> F) -> Result<T> {
+        let mut tries = Tries::within(self.inner.answer_limit(), self.inner.server.describe());
         loop {
             match tries.limit(attempt()).await {
                 Ok(said) => return Ok(said),
@@ -66,9 +66,9 @@ impl<S: Server> Sessions<S> {
     }
 }
 
-impl<S: Server> Backend for Sessions<S> {
+impl Backend for Sessions {
     fn abilities(&self) -> Abilities {
-        self.inner.server.abilities()
+        SESSION_ABILITIES
     }
 
     fn describe(&self) -> String {
@@ -147,7 +147,7 @@ impl<S: Server> Backend for Sessions<S> {
     }
 
     fn examine(&self) -> BoxFuture<'_, Result<Vec<Finding>>> {
-        self.inner.server.examine()
+        Box::pin(self.inner.server.examine())
     }
 
     fn close(&self) -> BoxFuture<'_, Result<()>> {
