@@ -1,6 +1,7 @@
 //! What `docs/fencing.md` shows, run: its Rust to the letter, its SQL and Lua as they stand there. Its shell is run by the command's tests.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use axum::Router;
 use axum::routing::put;
@@ -65,9 +66,9 @@ fn is_late<T: std::fmt::Debug>(written: Result<T>) -> bool {
 
 #[tokio::test]
 async fn a_table_in_postgresql() -> Result<()> {
-    async fn write(db: &mut tokio_postgres::Client, guard: &Guard) -> Result<()> {
+    async fn write(db: &mut tokio_postgres::Client, guard: Sequencer) -> Result<()> {
         let mut tx = db.transaction().await?;
-        tenure::postgres::fence(&mut tx, "account/7", guard.token()).check().await?; // ErrorKind::Lost: superseded by …
+        tenure::postgres::fence(&mut tx, "account/7", &guard).check().await?; // ErrorKind::Lost: superseded by …
         tx.execute("UPDATE account SET balance = balance - 5 WHERE id = 7", &[]).await?;
         tx.commit().await?;
         Ok(())
@@ -78,18 +79,18 @@ async fn a_table_in_postgresql() -> Result<()> {
     tokio::spawn(connection);
     db.batch_execute(&format!("{TABLE}; {ROW}")).await?;
     let (first, second) = two_holders().await?;
-    write(&mut db, &first).await?;
-    write(&mut db, &second).await?;
-    assert!(is_late(write(&mut db, &first).await));
+    write(&mut db, first.sequencer()).await?;
+    write(&mut db, second.sequencer()).await?;
+    assert!(is_late(write(&mut db, first.sequencer()).await));
     assert_eq!(db.query_one("SELECT balance FROM account", &[]).await?.get::<_, i32>(0), 90);
     Ok(())
 }
 
 #[tokio::test]
 async fn a_table_in_mariadb() -> Result<()> {
-    async fn write(db: &mut mysql_async::Conn, guard: &Guard) -> Result<()> {
+    async fn write(db: &mut mysql_async::Conn, guard: Sequencer) -> Result<()> {
         let mut tx = db.start_transaction(TxOpts::default()).await?;
-        tenure::mysql::fence(&mut tx, "account/7", guard.token()).check().await?;
+        tenure::mysql::fence(&mut tx, "account/7", &guard).check().await?;
         tx.query_drop("UPDATE account SET balance = balance - 5 WHERE id = 7").await?;
         tx.commit().await?;
         Ok(())
@@ -100,18 +101,18 @@ async fn a_table_in_mariadb() -> Result<()> {
     db.query_drop(TABLE).await?;
     db.query_drop(ROW).await?;
     let (first, second) = two_holders().await?;
-    write(&mut db, &first).await?;
-    write(&mut db, &second).await?;
-    assert!(is_late(write(&mut db, &first).await));
+    write(&mut db, first.sequencer()).await?;
+    write(&mut db, second.sequencer()).await?;
+    assert!(is_late(write(&mut db, first.sequencer()).await));
     assert_eq!(db.query_first::<i32, _>("SELECT balance FROM account").await?, Some(90));
     Ok(())
 }
 
 #[tokio::test]
 async fn a_table_in_sqlite() -> Result<()> {
-    fn write(db: &mut rusqlite::Connection, guard: &Guard) -> Result<()> {
+    fn write(db: &mut rusqlite::Connection, guard: Sequencer) -> Result<()> {
         let tx = db.transaction()?;
-        tenure::sqlite::fence(&tx, "account/7", guard.token()).check()?;
+        tenure::sqlite::fence(&tx, "account/7", &guard).check()?;
         tx.execute("UPDATE account SET balance = balance - 5 WHERE id = 7", [])?;
         tx.commit()?;
         Ok(())
@@ -119,9 +120,9 @@ async fn a_table_in_sqlite() -> Result<()> {
     let mut db = rusqlite::Connection::open_in_memory()?;
     db.execute_batch(&format!("{TABLE}; {ROW}"))?;
     let (first, second) = two_holders().await?;
-    write(&mut db, &first)?;
-    write(&mut db, &second)?;
-    assert!(is_late(write(&mut db, &first)));
+    write(&mut db, first.sequencer())?;
+    write(&mut db, second.sequencer())?;
+    assert!(is_late(write(&mut db, first.sequencer())));
     assert_eq!(db.query_row("SELECT balance FROM account", [], |row| row.get::<_, i32>(0))?, 90);
     Ok(())
 }
@@ -195,17 +196,17 @@ async fn an_http_api() -> Result<()> {
 
 #[tokio::test]
 async fn what_one_process_writes() -> Result<()> {
-    async fn write(fence_url: &str, sequencer: Sequencer, text: &Mutex<String>) -> Result<()> {
+    async fn write(fence_url: &str, sequencer: Sequencer, text: Arc<Mutex<String>>) -> Result<()> {
         let gate = Gate::new(tenure::fence(fence_url).await?);
-        gate.write("report", &sequencer, async { text.lock().await.push_str("a line\n") }).await?;
+        gate.write("report", &sequencer, async move { text.lock().await.push_str("a line\n") }).await?;
         Ok(())
     }
     let dir = tempfile::tempdir()?;
-    let (url, text) = (format!("file://{}/fence", dir.path().display()), Mutex::default());
+    let (url, text) = (format!("file://{}/fence", dir.path().display()), Arc::<Mutex<String>>::default());
     let sequencer = |token: u64| format!("tenure1:mutex:exclusive:{token}:0:report").parse::<Sequencer>();
-    write(&url, sequencer(1)?, &text).await?;
-    write(&url, sequencer(2)?, &text).await?;
-    assert!(is_late(write(&url, sequencer(1)?, &text).await));
+    write(&url, sequencer(1)?, Arc::clone(&text)).await?;
+    write(&url, sequencer(2)?, Arc::clone(&text)).await?;
+    assert!(is_late(write(&url, sequencer(1)?, Arc::clone(&text)).await));
     assert_eq!(*text.lock().await, "a line\na line\n");
     Ok(())
 }

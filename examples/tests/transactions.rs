@@ -126,7 +126,7 @@ async fn fenced_writes() -> Result<()> {
     async fn write(client: &Client, db: &mut tokio_postgres::Client) -> Result<u64> {
         let guard = client.mutex("account/7")?.lock().await?;
         let mut tx = db.transaction().await?;
-        tenure::postgres::fence(&mut tx, "account/7", guard.token()).check().await?; // ErrorKind::Lost: superseded by …
+        tenure::postgres::fence(&mut tx, "account/7", &guard).check().await?; // ErrorKind::Lost: superseded by …
         tx.execute("UPDATE account SET balance = balance - 5 WHERE id = 7", &[]).await?;
         tx.commit().await?;
         Ok(guard.token().get())
@@ -149,11 +149,11 @@ async fn fenced_writes() -> Result<()> {
     }
     let late = client.mutex("account/7")?.lock().await?; // a holder whose successor was faster
     let mut tx = db.transaction().await?;
-    tenure::postgres::fence(&mut tx, "account/7", late.token()).check().await?;
+    tenure::postgres::fence(&mut tx, "account/7", &late).check().await?;
     tx.commit().await?;
     let mut tx = db.transaction().await?;
-    let token = tenure::Token::new(second);
-    let refused = tenure::postgres::fence(&mut tx, "account/7", token).check().await.expect_err("it is too late");
+    let earlier = tenure::Sequencer { token: tenure::Token::new(second), ..late.sequencer() };
+    let refused = tenure::postgres::fence(&mut tx, "account/7", earlier).check().await.expect_err("it is too late");
     assert_eq!(refused.kind(), ErrorKind::Lost);
     Ok(())
 }

@@ -28,12 +28,12 @@ impl KeysArgs {
         })
     }
 
-    /// What a command's own `tenure` calls need to have the same keys.
+    /// What a command's own `tenure` calls need to have the same keys: the file's path. Who may read it the file system says.
     pub(crate) fn environment(&self) -> Result<Vec<(OsString, OsString)>, Failure> {
         Ok(match &self.keys {
             Some(path) => {
                 let path = std::path::absolute(path)?;
-                vec![("TENURE_KEYS".into(), OsString::new()), ("TENURE_KEYS_FILE".into(), path.into())]
+                vec![("TENURE_KEYS_FILE".into(), path.into())]
             }
             None => Vec::new(),
         })

@@ -55,6 +55,10 @@ pub trait Backend: Send + Sync + 'static {
     fn renew<'a>(&'a self, claims: &'a [Claim]) -> BoxFuture<'a, Vec<Result<Renewal>>>;
 
     /// Ends whatever the claim's id left behind: a hold, a place in line, or nothing. Idempotent and final.
+    ///
+    /// `Err(Lost)` if the store answers that nothing was there any more. It is ended then too. A store that learns of a broken hold
+    /// only by being told owes this to its holders, who may release before they are told; of a retry whose first answer was lost
+    /// it says `Ok`.
     fn release<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<()>>;
 
     /// Changes the mode of a held rw lock in place; `Ok(None)` when it cannot be had now.
@@ -108,6 +112,11 @@ pub trait Backend: Send + Sync + 'static {
     fn close(&self) -> BoxFuture<'_, Result<()>> {
         Box::pin(async { Ok(()) })
     }
+}
+
+/// For those who want a claim to be over, and not to know what it was: one that was not there any more is over.
+pub(crate) fn ended(released: Result<()>) -> Result<()> {
+    released.or_else(|error| if error.kind() == ErrorKind::Lost { Ok(()) } else { Err(error) })
 }
 
 /// What a store really does: queryable, so that nothing has to be believed.

@@ -236,8 +236,11 @@ impl Claim {
     }
 }
 
-/// What is taken off a ttl before it is trusted: 1 % for clocks of different speed, and a twentieth (at most 50 ms) so
+/// What is taken off a ttl before it is trusted: 1 % for clocks of different rates, and a twentieth (at most 50 ms) so
 /// that the loss signal has fired and been heard before the store lets anybody else in.
+///
+/// 1 % is enough if neither the store's clock nor the holder's is slewed by more than 0.5 % (5,000 ppm): 1.005 / 0.995 is less
+/// than 1 / 0.99. ntpd slews by 500 ppm at most; chronyd by 83,333 ppm unless it is configured with `maxslewrate 5000`.
 pub fn margin(ttl: Duration) -> Duration {
     ttl / 100 + (ttl / 20).min(Duration::from_millis(50))
 }

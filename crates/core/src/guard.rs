@@ -245,6 +245,12 @@ impl Guard {
     }
 }
 
+impl From<&Guard> for Sequencer {
+    fn from(guard: &Guard) -> Self {
+        guard.sequencer()
+    }
+}
+
 /// What happens to a hold, in order. From [`Guard::events`]; outlives the guard. Also a [`Stream`](futures_core::Stream).
 pub struct Events {
     hold: Arc<Hold>,
@@ -289,12 +295,14 @@ impl futures_core::Stream for Events {
 pub(crate) struct Lease {
     client: Arc<Inner>,
     hold: Arc<Hold>,
+    /// Whether the hold could still be trusted when it was let go: it is let go once, however often its ending is tried.
+    had_it: Option<bool>,
     released: bool,
 }
 
 impl Lease {
     pub(crate) fn new(client: Arc<Inner>, hold: Arc<Hold>) -> Self {
-        Lease { client, hold, released: false }
+        Lease { client, hold, had_it: None, released: false }
     }
 
     pub(crate) fn is_trusted(&self) -> bool {
@@ -329,14 +337,23 @@ impl Lease {
         if self.is_forked() {
             return Err(self.lost());
         }
-        let had_it = self.client.keeper().let_go(&self.hold);
+        let had_it = self.let_go();
         if !had_it && !claim.lock_delay.is_zero() {
             return Err(self.lost()); // and `drop` sees to it that its lock-delay is kept
         }
         // Not `released` yet: if this future is dropped, or the store does not confirm, `drop` goes on in the background.
-        self.client.keeper().backend.release(claim).await?;
+        let released = self.client.keeper().backend.release(claim).await;
+        let was_there = !released.as_ref().is_err_and(|error| error.kind() == ErrorKind::Lost);
+        if was_there {
+            released?;
+        }
         self.released = true;
-        if had_it { Ok(()) } else { Err(self.lost()) }
+        if had_it && was_there { Ok(()) } else { Err(self.lost()) }
+    }
+
+    /// Stops keeping the hold. Says whether it could still be trusted.
+    fn let_go(&mut self) -> bool {
+        *self.had_it.get_or_insert_with(|| self.client.keeper().let_go(&self.hold))
     }
 
     /// A fork copies guards but not the right to them; the copy must neither trust nor release.
@@ -348,8 +365,9 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         if !self.released && !self.is_forked() {
+            let had_it = self.let_go();
             let (keeper, claim) = (self.client.keeper(), self.hold.claim.clone());
-            if keeper.let_go(&self.hold) || claim.lock_delay.is_zero() {
+            if had_it || claim.lock_delay.is_zero() {
                 keeper.end(claim);
             } else {
                 keeper.end_after_loss(claim); // ending it now would open the name before its lock-delay is over

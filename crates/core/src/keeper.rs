@@ -22,7 +22,7 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use crate::backend::Backend;
+use crate::backend::{Backend, ended};
 use crate::environment::{Environment, Home};
 use crate::hold::{Duty, Phase, State};
 use crate::kept::Hold;
@@ -470,7 +470,7 @@ async fn end(shared: Arc<Shared>, claim: Claim, _until_done: mpsc::Sender<()>) {
     let mut pause = Duration::from_millis(5);
     loop {
         let deadline = (claim.ttl / 6).max(Duration::from_millis(50));
-        if let Ok(Ok(())) = timeout(deadline, shared.backend.release(&claim)).await {
+        if let Ok(Ok(())) = timeout(deadline, shared.backend.release(&claim)).await.map(ended) {
             return;
         }
         if shared.now() >= forgotten {

@@ -316,6 +316,10 @@ impl MemoryBackend {
     }
 }
 
+fn not_there(claim: &Claim) -> Error {
+    Error::new(ErrorKind::Lost, "the store has no such claim any more").with_name(&claim.name)
+}
+
 impl Backend for MemoryBackend {
     fn abilities(&self) -> Abilities {
         Abilities {
@@ -359,8 +363,8 @@ impl Backend for MemoryBackend {
 
     fn release<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
-            self.store.with(&claim.name, |record, at, woken| record.end(claim.id, claim.min_hold, at, woken));
-            Ok(())
+            let ended = self.store.with(&claim.name, |record, at, woken| record.end(claim.id, claim.min_hold, at, woken));
+            if ended == Some(true) { Ok(()) } else { Err(not_there(claim)) }
         })
     }
 

@@ -210,7 +210,8 @@ impl Record {
         Ok(admission)
     }
 
-    /// Ends a claim, whatever it was: a hold, a place in line, or nothing at all. Says whether it was there.
+    /// Ends a claim, whatever it was: a hold, a place in line, or nothing at all. Says whether it was there: what was broken, and
+    /// only keeps the name closed, was not.
     ///
     /// A hold that is let go before its `min_hold` is over keeps the name closed until then. Whoever gives up a claim that
     /// nobody ever used says zero, and a hold that has expired closes nothing any more.
@@ -225,7 +226,10 @@ impl Record {
             Stage::Held { token, expires, .. } if opens > at.now && expires > at.now => {
                 ticket.stage = Stage::Closing { token, expires: opens };
             }
-            Stage::Closing { .. } => {}
+            Stage::Closing { .. } => {
+                self.sweep(at, woken);
+                return false;
+            }
             _ => drop(self.line.remove(place)),
         }
         self.sweep(at, woken);

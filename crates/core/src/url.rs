@@ -100,6 +100,10 @@ impl std::str::FromStr for StoreUrl {
             return Err(bad("has a '#', which would cut it short; write %23"));
         }
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        if query.contains('@') {
+            let hint = "In a user's name or password write ? as %3F and @ as %40; in a parameter write @ as %40";
+            return Err(bad("has an '@' after a '?'").with_hint(hint));
+        }
         let (authority, path) = match rest.strip_prefix("//") {
             Some(rest) => rest.split_at(rest.find('/').unwrap_or(rest.len())),
             None => ("", rest),
@@ -116,14 +120,15 @@ impl std::str::FromStr for StoreUrl {
             Some((user, password)) => (Some(decoded(user)?), Some(decoded(password)?)),
             None => (None, None),
         };
-        let parameters = query
-            .split('&')
-            .filter(|pair| !pair.is_empty())
-            .map(|pair| {
-                let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-                Ok((decoded(name)?, decoded(value)?))
-            })
-            .collect::<Result<_>>()?;
+        let mut parameters: Vec<(String, String)> = Vec::new();
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let (name, value) = (decoded(name)?, decoded(value)?);
+            if parameters.iter().any(|(known, _)| *known == name) {
+                return Err(bad(&format!("has the parameter {name:?} more than once")).with_hint("Say which value is meant"));
+            }
+            parameters.push((name, value));
+        }
         Ok(StoreUrl {
             scheme: scheme.to_ascii_lowercase(),
             user: user.filter(|user| !user.is_empty()),
@@ -212,6 +217,34 @@ mod tests {
     fn unknown_parameters_are_named_with_the_known_ones() {
         let error = parse("sqlite:a.db?colour=red").allow_parameters(&["network", "busy"]).unwrap_err().to_string();
         assert!(error.contains("colour") && error.contains("network, busy"), "{error}");
+    }
+
+    #[test]
+    fn a_parameter_that_is_there_twice_is_refused() {
+        for text in ["redis://cache?tls=no&tls=yes", "redis://cache?tls=yes&db=1&tls=yes", "redis://cache?tls&%74ls=no"] {
+            let error = text.parse::<StoreUrl>().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::BadUrl);
+            assert!(error.to_string().contains("\"tls\" more than once"), "{error}");
+        }
+    }
+
+    /// Each of these is what a password with that letter in it may look like.
+    #[test]
+    fn a_password_that_is_not_escaped_is_not_shown() {
+        for text in ["redis://app:hun?ter2@cache", "redis://app:hun?ter2@cache:6379/0?tls=yes", "redis://app:hun/ter2@cache"]
+            .into_iter()
+            .chain([
+                "redis://app:hun#ter2@cache",
+                "redis://app:hun%ter2@cache",
+                "redis://:?ter2@cache",
+                "redis:?hun&ter2@cache",
+            ])
+        {
+            let error = text.parse::<StoreUrl>().unwrap_err();
+            let shown = format!("{error} {error:?}");
+            assert!(!shown.contains("hun") && !shown.contains("ter2") && !shown.contains("cache"), "{text}: {shown}");
+        }
+        assert_eq!(parse("redis://cache?name=a%40b").parameter("name"), Some("a@b"));
     }
 
     proptest! {

@@ -47,7 +47,9 @@
 //!   is refused: the holder of `lunch` has no business with `invoices`.
 //! - **Who writes**: a reader's sequencer does not, see [`FenceLayer::readers_write`].
 //! - **One after the other**: while a request is handled, no other one with the same name is let in by this layer and its clones,
-//!   so that nothing overtakes it between check and write. That is enough where one process has the data. Where several do, the
+//!   so that nothing overtakes it between check and write. It is being handled until its response's body has ended. A client that goes
+//!   away, or a timeout in front of the layer, does not end the handling, which runs in a task of its own; it does end a body that is
+//!   still being sent, so nothing that a body has begun elsewhere should write. That is enough where one process has the data. Where several do, the
 //!   check belongs into the transaction that writes (`fence(&mut tx, …)` of the stores' crates), with the [`Sequencer`] that the
 //!   layer puts into the request's extensions.
 //!

@@ -1,18 +1,18 @@
 //! The service: a request is checked, waits for its turn, and is handled, or is refused and never begun.
 //!
 //! Who can interleave: other requests, here and wherever the same fence is used. Requests of one name are handled one after the other by
-//! this service and its clones ([`Gate::write`]); their order is that of coming. A server that drops a request whose client has gone
-//! drops the handling with it, and the turn is free.
+//! this service and its clones ([`Gate::enter`]); their order is that of coming. A request keeps its turn until its response's body
+//! has ended, or was dropped because the client has gone; a client that goes before the response does not end the handling.
 
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, Request, Response};
 use pin_project_lite::pin_project;
+use tenure_core::fence::Turn;
 use tenure_core::{Error, ErrorKind, LockName, Mode, Sequencer};
 use tower_service::Service;
 
@@ -57,61 +57,61 @@ where
 
 async fn checked<S, B, R>(rules: Arc<Rules>, mut inner: S, request: Request<B>) -> Result<Response<FencedBody<R>>, S::Error>
 where
-    S: Service<Request<B>, Response = Response<R>>,
+    S: Service<Request<B>, Response = Response<R>> + Send + 'static,
+    S::Future: Send,
+    S::Error: Send + 'static,
+    B: Send + 'static,
+    R: Send + 'static,
 {
     let in_grpc = is_grpc(request.headers());
     let (mut parts, body) = request.into_parts();
-    let handled = match rules.read(&parts) {
-        Ok(None) => Ok(inner.call(Request::from_parts(parts, body)).await?),
+    let let_through = match rules.read(&parts) {
+        Ok(None) => Ok(None),
         Ok(Some((name, sequencer))) => {
-            parts.extensions.insert(sequencer.clone());
-            let request = Request::from_parts(parts, body);
-            // Not even called before it is let through: some services begin to work then.
-            let handle = async move { inner.call(request).await };
-            match rules.let_through(&name, &sequencer, handle).await {
-                Ok(handled) => Ok(handled?),
-                Err(refusal) => Err(refusal),
-            }
+            let let_through = rules.let_through(&name, &sequencer).await;
+            parts.extensions.insert(sequencer);
+            let_through
         }
         Err(refusal) => Err(refusal),
     };
-    Ok(handled.map_or_else(|refusal| refusal.into_response(in_grpc), |response| response.map(FencedBody::handled)))
+    let turn = match let_through {
+        Ok(turn) => turn,
+        Err(refusal) => return Ok(refusal.into_response(in_grpc)),
+    };
+    let (takes_turn, request) = (turn.is_some(), Request::from_parts(parts, body));
+    // Not even called before it is let through: some services begin to work then.
+    let handle = async move {
+        let response = inner.call(request).await?;
+        Ok(response.map(|body| FencedBody::handled(body, turn)))
+    };
+    if !takes_turn {
+        return handle.await;
+    }
+    // In a task of its own: if the client goes away, this future is dropped, but what the handling has begun elsewhere (a query, a
+    // blocking task) goes on. The turn must not be over before that.
+    match tokio::spawn(handle).await {
+        Ok(handled) => handled,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            Err(_) => std::future::pending().await, // the runtime has ended, and nobody waits any more
+        },
+    }
 }
 
 impl Rules {
-    /// Handles, if the sequencer is let through, and in its turn.
-    async fn let_through<T>(
-        &self,
-        name: &LockName,
-        sequencer: &Sequencer,
-        handle: impl Future<Output = T>,
-    ) -> Result<T, Refusal> {
-        let begun = AtomicBool::new(false);
-        let handle = async {
-            begun.store(true, Ordering::Relaxed);
-            handle.await
-        };
-        // Readers are inside together: the gate compares their tokens, and has no turns for them.
-        let takes_turns = !self.at_once && sequencer.mode != Mode::Shared;
+    /// Waits until the sequencer is let through: with the turn that its request then has, if it takes one.
+    async fn let_through(&self, name: &LockName, sequencer: &Sequencer) -> Result<Option<Turn>, Refusal> {
         let passing = async {
-            if takes_turns {
-                return self.gate.write(name.as_str(), sequencer, handle).await;
+            // Readers are inside together: the gate compares their tokens, and has no turns for them.
+            if self.at_once || sequencer.mode == Mode::Shared {
+                return self.gate.pass(name.as_str(), sequencer).await.map(|()| None);
             }
-            self.gate.pass(name.as_str(), sequencer).await?;
-            Ok(handle.await)
+            self.gate.enter(name.as_str(), sequencer).await.map(Some)
         };
-        tokio::pin!(passing);
-        let passed = tokio::select! {
-            biased;
-            passed = &mut passing => passed,
-            () = tokio::time::sleep(self.patience) => match begun.load(Ordering::Relaxed) {
-                true => passing.await, // what has begun is not ended by our clock
-                false => return Err(self.too_long(name).about(sequencer)),
-            },
-        };
-        match passed {
-            Ok(handled) => Ok(handled),
-            Err(error) => Err(self.explained(Refusal::by_gate(error), name).await.about(sequencer)),
+        match tokio::time::timeout(self.patience, passing).await {
+            Ok(Ok(turn)) => Ok(turn),
+            Ok(Err(error)) => Err(self.explained(Refusal::by_gate(error), name).await.about(sequencer)),
+            Err(_) => Err(self.too_long(name).about(sequencer)),
         }
     }
 
@@ -162,7 +162,8 @@ where
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match self.project().inner.project() {
             InnerProjected::Unchecked { handled } => {
-                handled.poll(context).map(|done| done.map(|response| response.map(FencedBody::handled)))
+                let unfenced = |response: Response<R>| response.map(|body| FencedBody::handled(body, None));
+                handled.poll(context).map(|done| done.map(unfenced))
             }
             InnerProjected::Checked { checked } => checked.as_mut().poll(context),
         }

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::{Method, StatusCode};
-use stage::{App, Stage, sequencer};
+use stage::{App, IN_THE_BODY, Stage, sequencer};
 use tenure_core::backend::BoxFuture;
 use tenure_core::fence::{Fence, FileFence, Gate, MemoryFence, Rule, Verdict};
 use tenure_core::memory::Memory;
 use tenure_core::{Client, Error, ErrorKind, Keys, LockName, Result, Sequencer, Token};
 use tenure_http::{FenceLayer, Problem, header, header_of};
-use tenure_testkit::eventually;
+use tenure_testkit::{eventually, in_time};
 
 fn gate() -> Gate {
     Gate::new(Arc::new(MemoryFence::new()))
@@ -197,17 +197,62 @@ async fn a_turn_that_does_not_come_is_an_answer() {
     assert_eq!(stage.put("next", [header_of(&sequencer("invoices", 2))]).await.status, StatusCode::OK);
 }
 
-/// A client that goes away in the middle leaves its turn.
+/// A client that goes away in the middle of its request does not end what was begun, and nobody overtakes that.
 #[tokio::test]
-async fn a_client_that_goes_away_leaves_its_turn() {
+async fn what_a_client_that_goes_away_has_begun_is_not_overtaken() {
     let stage = Stage::with(App::slow(), layer()).await;
     let early = stage.spawn_put("early", header_of(&sequencer("invoices", 1)));
     eventually("the early one is let in", || stage.inside() == 1).await;
     early.abort();
-    eventually("the server has noticed", || stage.inside() == 0).await;
+    eventually("the server has noticed", || stage.under_way() == 0).await;
+    let next = stage.spawn_put("next", header_of(&sequencer("invoices", 2)));
+    eventually("the next one is there", || stage.under_way() == 1).await;
+    stage.open();
+    assert_eq!(next.await.unwrap().status, StatusCode::OK);
+    assert_eq!(stage.handled(), ["early", "next"]);
+    assert_eq!(stage.most_inside(), 1);
+}
+
+/// A response whose body is still being made and sent is not overtaken either.
+#[tokio::test]
+async fn the_turn_lasts_until_the_body_ends() {
+    let stage = Stage::with(App::slow(), layer().patience(Duration::from_millis(100))).await;
+    let early = stage.spawn_put(IN_THE_BODY, header_of(&sequencer("invoices", 1)));
+    eventually("its body is begun", || stage.inside() == 1).await;
+    let next = stage.put("next", [header_of(&sequencer("invoices", 2))]);
+    let refused = in_time("the next one is answered", next).await;
+    assert_eq!((refused.status, refused.problem()), (StatusCode::SERVICE_UNAVAILABLE, "busy".to_owned()));
+    stage.open();
+    assert_eq!(early.await.unwrap().text(), IN_THE_BODY);
+    assert_eq!(stage.put("next", [header_of(&sequencer("invoices", 2))]).await.status, StatusCode::OK);
+    assert_eq!(stage.handled(), [IN_THE_BODY, "next"]);
+    assert_eq!(stage.most_inside(), 1);
+}
+
+/// A body that its client does not wait for is dropped, and the turn with it.
+#[tokio::test]
+async fn a_body_that_is_dropped_leaves_its_turn() {
+    let stage = Stage::with(App::slow(), layer()).await;
+    let early = stage.spawn_put(IN_THE_BODY, header_of(&sequencer("invoices", 1)));
+    eventually("its body is begun", || stage.inside() == 1).await;
+    early.abort();
+    eventually("the body is dropped", || stage.inside() == 0).await;
     stage.open();
     assert_eq!(stage.put("next", [header_of(&sequencer("invoices", 2))]).await.status, StatusCode::OK);
     assert_eq!(stage.handled(), ["next"]);
+}
+
+/// Whoever made its sequencer up does not stand in line with the others.
+#[tokio::test]
+async fn what_was_not_signed_here_waits_for_no_turn() {
+    let layer = FenceLayer::new(gate().keys(keys()), "invoices").unwrap();
+    let stage = Stage::with(App::slow(), layer).await;
+    let early = stage.spawn_put("early", header_of(&sequencer("invoices", 1).signed_with(&keys())));
+    eventually("the early one is let in", || stage.inside() == 1).await;
+    let forged = stage.put("forged", [header_of(&sequencer("invoices", 2))]).await;
+    assert_eq!((forged.status, forged.problem()), (StatusCode::FORBIDDEN, "forged".to_owned()));
+    stage.open();
+    assert_eq!(early.await.unwrap().status, StatusCode::OK);
 }
 
 #[tokio::test]

@@ -4,8 +4,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use mysql_async::prelude::Queryable as _;
 use mysql_async::{Conn, IsolationLevel, Opts, TxOpts};
-use tenure_core::{ErrorKind, Result, Token};
+use tenure_core::{ErrorKind, Result};
 use tenure_mysql::fence;
+use tenure_testkit::fences::{strangers, writer};
 use tenure_testkit::in_time;
 use tenure_testkit::servers::mariadb::MariaDb;
 
@@ -22,7 +23,7 @@ async fn connect() -> Conn {
 
 async fn check(db: &mut Conn, prefix: &str, resource: &str, token: u64, commit: bool) -> Result<()> {
     let mut tx = db.start_transaction(TxOpts::default()).await.unwrap();
-    let checked = fence(&mut tx, resource, Token::new(token)).prefix(prefix).check().await;
+    let checked = fence(&mut tx, resource, writer(resource, token)).prefix(prefix).check().await;
     tx.query_drop("SELECT 1").await.expect("it can go on");
     if commit {
         tx.commit().await.unwrap();
@@ -46,6 +47,19 @@ async fn a_lower_token_is_refused_and_an_equal_one_is_not() {
     assert_eq!(check(&mut db, &prefix, "a", 12, true).await.unwrap_err().kind(), ErrorKind::Lost);
 }
 
+/// Whatever their tokens: another lock's holder, a reader, and one of several with permits. Nothing of theirs is remembered.
+#[tokio::test]
+async fn whoever_is_not_alone_inside_is_refused() {
+    let (prefix, mut db) = (place().await, connect().await);
+    let mut tx = db.start_transaction(TxOpts::default()).await.unwrap();
+    for (stranger, kind) in strangers("a", 10) {
+        let refused = fence(&mut tx, "a", &stranger).prefix(&prefix).check().await.unwrap_err();
+        assert_eq!(refused.kind(), kind, "{stranger}: {refused}");
+    }
+    fence(&mut tx, "a", writer("a", 9)).prefix(&prefix).check().await.unwrap();
+    tx.commit().await.unwrap();
+}
+
 #[tokio::test]
 async fn what_was_rolled_back_refuses_nobody() {
     let (prefix, mut db) = (place().await, connect().await);
@@ -65,7 +79,7 @@ async fn two_at_once_do_not_both_pass() {
         let mut late = other.start_transaction(options).await.unwrap();
         late.query_drop(format!("SELECT * FROM {prefix}setup")).await.unwrap(); // its snapshot
         let mut tx = one.start_transaction(TxOpts::default()).await.unwrap();
-        fence(&mut tx, "a", Token::new(2)).prefix(&prefix).check().await.unwrap();
+        fence(&mut tx, "a", writer("a", 2)).prefix(&prefix).check().await.unwrap();
         let info = format!("INSERT INTO {prefix}fence%");
         let waits = format!(
             "SELECT COUNT(*) FROM information_schema.processlist WHERE info LIKE '{info}' AND info NOT LIKE '%process%'"
@@ -75,7 +89,7 @@ async fn two_at_once_do_not_both_pass() {
                 tenure_testkit::eventually("it waits", || MariaDb::shared().sql(&waits) == [["1"]]).await;
                 tx.commit().await.unwrap();
             },
-            in_time("the late one", fence(&mut late, "a", Token::new(1)).prefix(&prefix).check())
+            in_time("the late one", fence(&mut late, "a", writer("a", 1)).prefix(&prefix).check())
         );
         let error = checked.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Lost, "{level:?}: {error}");

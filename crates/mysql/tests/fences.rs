@@ -8,6 +8,7 @@ use tenure_core::fence::{Fence, Rule, Verdict};
 use tenure_core::{ErrorKind, LockName, Result, Token};
 use tenure_mysql::{fence, open_fence};
 use tenure_testkit::fences::FenceHarness;
+use tenure_testkit::fences::writer;
 use tenure_testkit::servers::mariadb::{MariaDb, MariaDbOptions};
 
 fn fresh_prefix() -> String {
@@ -70,7 +71,7 @@ async fn one_row_answers_both_ways() {
     let mut db = Conn::new(Opts::from_url(&MariaDb::shared().url()).unwrap()).await.unwrap();
     let mut check = async |token| {
         let mut tx = db.start_transaction(TxOpts::default()).await.unwrap();
-        let checked = fence(&mut tx, "a", Token::new(token)).prefix(&table.prefix).check().await;
+        let checked = fence(&mut tx, "a", writer("a", token)).prefix(&table.prefix).check().await;
         if checked.is_ok() {
             tx.commit().await.unwrap();
         } else {

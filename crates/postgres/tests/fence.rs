@@ -2,8 +2,9 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use tenure_core::{ErrorKind, Result, Token};
+use tenure_core::{ErrorKind, Result};
 use tenure_postgres::{fence, is_conflict};
+use tenure_testkit::fences::{strangers, writer};
 use tenure_testkit::in_time;
 use tenure_testkit::servers::postgres::Postgres;
 use tokio_postgres::{Client, IsolationLevel, NoTls};
@@ -24,7 +25,7 @@ async fn connect() -> Client {
 
 async fn check(db: &mut Client, prefix: &str, resource: &str, token: u64, commit: bool) -> Result<()> {
     let mut tx = db.transaction().await.unwrap();
-    let checked = fence(&mut tx, resource, Token::new(token)).prefix(prefix).check().await;
+    let checked = fence(&mut tx, resource, writer(resource, token)).prefix(prefix).check().await;
     if commit {
         tx.commit().await.unwrap();
     } else {
@@ -47,6 +48,19 @@ async fn a_lower_token_is_refused_and_an_equal_one_is_not() {
     assert_eq!(check(&mut db, &prefix, "a", 12, true).await.unwrap_err().kind(), ErrorKind::Lost);
 }
 
+/// Whatever their tokens: another lock's holder, a reader, and one of several with permits. Nothing of theirs is remembered.
+#[tokio::test]
+async fn whoever_is_not_alone_inside_is_refused() {
+    let (prefix, mut db) = (place().await, connect().await);
+    let mut tx = db.transaction().await.unwrap();
+    for (stranger, kind) in strangers("a", 10) {
+        let refused = fence(&mut tx, "a", &stranger).prefix(&prefix).check().await.unwrap_err();
+        assert_eq!(refused.kind(), kind, "{stranger}: {refused}");
+    }
+    fence(&mut tx, "a", writer("a", 9)).prefix(&prefix).check().await.unwrap();
+    tx.commit().await.unwrap();
+}
+
 #[tokio::test]
 async fn what_was_rolled_back_refuses_nobody() {
     let (prefix, mut db) = (place().await, connect().await);
@@ -64,7 +78,7 @@ async fn a_refused_transaction_cannot_be_committed() {
     check(&mut db, &prefix, "a", 2, true).await.unwrap();
     let mut tx = db.transaction().await.unwrap();
     tx.batch_execute(&format!("UPDATE {prefix}account SET balance = 0")).await.unwrap();
-    fence(&mut tx, "a", Token::new(1)).prefix(&prefix).check().await.unwrap_err();
+    fence(&mut tx, "a", writer("a", 1)).prefix(&prefix).check().await.unwrap_err();
     let _ = tx.commit().await; // the server rolls back instead
     let row = db.query_one(&format!("SELECT balance FROM {prefix}account"), &[]).await.unwrap();
     assert_eq!(row.get::<_, i32>(0), 100);
@@ -77,10 +91,10 @@ async fn two_at_once_do_not_both_pass() {
         let prefix = place().await;
         let (mut one, mut other) = (connect().await, connect().await);
         let mut tx = one.transaction().await.unwrap();
-        fence(&mut tx, "a", Token::new(2)).prefix(&prefix).check().await.unwrap();
+        fence(&mut tx, "a", writer("a", 2)).prefix(&prefix).check().await.unwrap();
         let late = tokio::spawn(async move {
             let mut tx = other.build_transaction().isolation_level(level).start().await.unwrap();
-            let checked = fence(&mut tx, "a", Token::new(1)).prefix(&prefix).check().await;
+            let checked = fence(&mut tx, "a", writer("a", 1)).prefix(&prefix).check().await;
             tx.rollback().await.unwrap();
             checked
         });

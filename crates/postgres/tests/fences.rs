@@ -7,6 +7,7 @@ use tenure_core::fence::{Fence, Rule, Verdict};
 use tenure_core::{ErrorKind, LockName, Result, Token};
 use tenure_postgres::{fence, open_fence};
 use tenure_testkit::fences::FenceHarness;
+use tenure_testkit::fences::writer;
 use tenure_testkit::servers::postgres::{Postgres, PostgresOptions};
 use tokio_postgres::NoTls;
 
@@ -71,7 +72,7 @@ async fn one_row_answers_both_ways() {
     tokio::spawn(connection);
     let mut check = async |token| {
         let mut tx = db.transaction().await.unwrap();
-        let checked = fence(&mut tx, "a", Token::new(token)).prefix(&table.prefix).check().await;
+        let checked = fence(&mut tx, "a", writer("a", token)).prefix(&table.prefix).check().await;
         let _ = tx.commit().await;
         checked
     };

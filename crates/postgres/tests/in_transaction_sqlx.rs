@@ -4,8 +4,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use sqlx::{Connection as _, PgConnection};
-use tenure_core::{Client, Environment, ErrorKind, Token};
+use tenure_core::{Client, Environment, ErrorKind};
 use tenure_postgres::{fence, in_transaction, is_conflict};
+use tenure_testkit::fences::writer;
 use tenure_testkit::in_time;
 use tenure_testkit::servers::postgres::Postgres;
 
@@ -46,10 +47,10 @@ async fn a_late_holder_is_refused() {
     let (_client, prefix) = place().await;
     let mut db = connection().await;
     let mut tx = db.begin().await.unwrap();
-    fence(&mut tx, "account", Token::new(7)).prefix(&prefix).check().await.unwrap();
+    fence(&mut tx, "account", writer("account", 7)).prefix(&prefix).check().await.unwrap();
     tx.commit().await.unwrap();
     let mut tx = db.begin().await.unwrap();
-    let late = fence(&mut tx, "account", Token::new(6)).prefix(&prefix).check().await.unwrap_err();
+    let late = fence(&mut tx, "account", writer("account", 6)).prefix(&prefix).check().await.unwrap_err();
     assert_eq!(late.kind(), ErrorKind::Lost);
     assert!(late.to_string().contains("superseded by 7"), "{late}");
 }

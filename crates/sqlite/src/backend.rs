@@ -6,16 +6,18 @@ use std::time::Duration;
 
 use rusqlite::{OptionalExtension, params};
 use tenure_core::backend::{Abilities, Backend, BoxFuture, Fencing, Finding, Liveness, Reach, Waiting};
+use tenure_core::record::Record;
 use tenure_core::{
-    Ask, Claim, ClaimId, Clock, Grant, Instant, Kind, LockName, MIN_TTL, Mode, News, Renewal, Result, Token, View, Wait,
+    Ask, Claim, ClaimId, Clock, Error, ErrorKind, Grant, Instant, Kind, LockName, MIN_TTL, Mode, News, Renewal, Result,
+    Token, View, Wait,
 };
 use tokio::sync::oneshot;
 
-use crate::codec::{self, Message};
+use crate::codec;
 use crate::config::Settings;
 use crate::ear::{ALIVE, Verdict};
 use crate::error::{Fault, describe, explained, garbled};
-use crate::store::Store;
+use crate::store::{Message, Store};
 use crate::transaction::{Asked, Transaction};
 
 /// What this store does.
@@ -132,16 +134,20 @@ impl Store {
                 }
             };
             match verdict {
-                Ok(Verdict::Granted(grant)) => return Ok(Some(grant)),
+                Ok(Verdict::Granted(Grant { token, until })) => {
+                    // Whatever the file says, nobody has more than it asked for.
+                    return Ok(Some(Grant { token, until: until.min(claim.window(Instant::now())) }));
+                }
                 Ok(Verdict::Failed(error)) => return Err(error),
                 Ok(Verdict::Gone) | Err(_) => {} // thought dead, perhaps since we were stopped for long: queue again
             }
         }
     }
 
-    async fn end(self: &Arc<Self>, claim: &Claim, min_hold: Duration) -> Result<()> {
+    /// Ends a claim. Says whether it was there.
+    async fn end(self: &Arc<Self>, claim: &Claim, min_hold: Duration) -> Result<bool> {
         if self.is_replaced() {
-            return Ok(()); // whatever it left is in a file that nobody finds any more
+            return Ok(false); // whatever it left is in a file that nobody finds any more
         }
         let (name, id) = (claim.name.clone(), claim.id);
         self.ask(move |tx| {
@@ -152,14 +158,19 @@ impl Store {
     }
 
     fn view(&self, name: &LockName) -> Result<(View, Instant)> {
-        self.read(|connection| {
-            let failed = |error| explained(error, &self.file.path, "reading");
-            let mut select = connection.prepare_cached("SELECT record FROM lock WHERE name = ?1").map_err(failed)?;
-            let bytes: Option<Vec<u8>> = select.query_row([name.as_str()], |row| row.get(0)).optional().map_err(failed)?;
-            let Some(bytes) = bytes else { return Ok((View::free(name.clone()), Instant::NEVER)) };
-            let record = codec::decode(&bytes).map_err(|error| garbled(error, &self.file.path).with_name(name))?;
-            Ok((record.view(name, Instant::now()), record.next_change().unwrap_or(Instant::NEVER)))
-        })
+        let Some(record) = self.record(name)? else { return Ok((View::free(name.clone()), Instant::NEVER)) };
+        Ok((record.view(name, Instant::now()), record.next_change().unwrap_or(Instant::NEVER)))
+    }
+
+    /// What the file says of a name, as of now.
+    pub(crate) fn record(&self, name: &LockName) -> Result<Option<Record>> {
+        let bytes: Option<Vec<u8>> = self.read(|connection| {
+            let select = connection.prepare_cached("SELECT record FROM lock WHERE name = ?1");
+            let bytes = select.and_then(|mut select| select.query_row([name.as_str()], |row| row.get(0)).optional());
+            bytes.map_err(|error| explained(error, &self.file.path, "reading"))
+        })?;
+        let decoded = bytes.map(|bytes| codec::decode(&bytes)).transpose();
+        decoded.map_err(|error| garbled(error, &self.file.path).with_name(name))
     }
 
     /// A number that changes with every commit of anybody else's, our own writer included.
@@ -277,7 +288,13 @@ impl Backend for Sqlite {
     }
 
     fn release<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<()>> {
-        Box::pin(self.store.end(claim, claim.min_hold))
+        Box::pin(async move {
+            if self.store.end(claim, claim.min_hold).await? {
+                return Ok(());
+            }
+            let gone = Error::new(ErrorKind::Lost, "the file has no such claim any more");
+            Err(gone.with_name(&claim.name).with_store(self.describe()))
+        })
     }
 
     fn convert<'a>(&'a self, claim: &'a Claim, to: Mode, token: Token) -> BoxFuture<'a, Result<Option<Grant>>> {

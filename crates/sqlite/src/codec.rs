@@ -1,6 +1,6 @@
-//! How a record and a message between processes look as bytes.
+//! How a record looks as bytes.
 //!
-//! Written by hand, since there are two shapes only, and read at every verb: fixed-width little-endian numbers, texts with
+//! Written by hand, since there is one shape only, and read at every verb: fixed-width little-endian numbers, texts with
 //! their length before them, and a version in front, so that a later format is told apart and never guessed at. Whatever
 //! the bytes are, decoding gives a record or a [`Garbled`], and never panics: the file belongs to everybody who may write
 //! to it. What decodes is also a record that could have come from a verb, as far as its shape goes.
@@ -10,7 +10,7 @@ use std::fmt;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use tenure_core::record::{Record, Stage, Ticket, Wake};
+use tenure_core::record::{Record, Stage, Ticket};
 use tenure_core::{Ask, ClaimId, Instant, Kind, Mode, Note, Origin, Token};
 
 /// Bytes that nobody here wrote.
@@ -69,70 +69,6 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Record, Garbled> {
 /// The last token of a record, which is all that outlives a reboot.
 pub(crate) fn decode_last(bytes: &[u8]) -> Result<Token, Garbled> {
     decode(bytes).map(|record| record.last)
-}
-
-/// What one client tells another after a commit.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Message {
-    /// Your claim was let in.
-    Wake(Wake),
-    /// Somebody asks you to let go of your claim.
-    Asked(ClaimId, Ask),
-    /// Your claim was ended by force.
-    Lost(ClaimId),
-    /// Somebody else stands in front of your waiting claim now: look who it is.
-    Look(ClaimId),
-}
-
-/// Writes a message behind whatever is in `out`. A datagram is several of them.
-pub(crate) fn encode_message(message: &Message, out: &mut Vec<u8>) {
-    match message {
-        Message::Wake(wake) => {
-            out.push(b'w');
-            out.extend_from_slice(wake.id.as_bytes());
-            put_u64(out, wake.client);
-            put_u64(out, wake.token.get());
-            put_u64(out, wake.granted.as_nanos());
-            put_duration(out, wake.handover_ttl);
-        }
-        Message::Asked(id, ask) => {
-            out.push(b'a');
-            out.extend_from_slice(id.as_bytes());
-            put_ask(out, ask);
-        }
-        Message::Lost(id) => {
-            out.push(b'l');
-            out.extend_from_slice(id.as_bytes());
-        }
-        Message::Look(id) => {
-            out.push(b'f');
-            out.extend_from_slice(id.as_bytes());
-        }
-    }
-}
-
-/// Reads the messages of a datagram.
-pub(crate) fn decode_messages(bytes: &[u8]) -> Result<Vec<Message>, Garbled> {
-    let mut input = Input(bytes);
-    let mut messages = Vec::new();
-    while !input.0.is_empty() {
-        let what = input.u8()?;
-        let id = input.id()?;
-        messages.push(match what {
-            b'w' => Message::Wake(Wake {
-                id,
-                client: input.u64()?,
-                token: token(input.u64()?)?,
-                granted: Instant::from_nanos(input.u64()?),
-                handover_ttl: input.duration()?,
-            }),
-            b'a' => Message::Asked(id, input.ask()?),
-            b'l' => Message::Lost(id),
-            b'f' => Message::Look(id),
-            _ => return Err(Garbled("the message is of an unknown sort")),
-        });
-    }
-    Ok(messages)
 }
 
 /// No ticket takes fewer bytes; what keeps a garbled count from asking for all the memory there is.
@@ -397,19 +333,6 @@ mod tests {
         })
     }
 
-    fn messages() -> impl Strategy<Value = Message> {
-        let id = || any::<[u8; 16]>().prop_map(ClaimId::from_bytes);
-        prop_oneof![
-            (id(), any::<u64>(), tokens(), any::<u64>(), any::<u64>()).prop_map(|(id, client, token, granted, ttl)| {
-                let (granted, handover_ttl) = (Instant::from_nanos(granted), Duration::from_nanos(ttl));
-                Message::Wake(Wake { client, id, token, granted, handover_ttl })
-            }),
-            (id(), asks()).prop_map(|(id, ask)| Message::Asked(id, ask)),
-            id().prop_map(Message::Lost),
-            id().prop_map(Message::Look),
-        ]
-    }
-
     fn bytes_of(record: &Record) -> Vec<u8> {
         let mut bytes = Vec::new();
         encode(record, &mut bytes);
@@ -425,15 +348,8 @@ mod tests {
         }
 
         #[test]
-        fn messages_survive_the_trip(messages in vec(messages(), 0..8)) {
-            let mut bytes = Vec::new();
-            messages.iter().for_each(|message| encode_message(message, &mut bytes));
-            prop_assert_eq!(decode_messages(&bytes), Ok(messages));
-        }
-
-        #[test]
         fn garbage_is_an_error_and_never_a_panic(bytes in vec(any::<u8>(), 0..300)) {
-            let _ = (decode(&bytes), decode_messages(&bytes));
+            let _ = decode(&bytes);
         }
 
         #[test]

@@ -2,11 +2,13 @@
 //!
 //! A release hands the lock over inside its transaction; the new holder only has to learn of it. Within a process that is a
 //! channel. To another process goes one datagram, to a socket in Linux's abstract namespace whose name follows from the
-//! file and the client's key: nothing to create, nothing to clean up, gone with the process. It carries the whole grant, so
-//! that no second transaction is needed.
+//! file and the client's key: nothing to create, nothing to clean up, gone with the process.
+//!
+//! Such a socket has no permissions: every process of the host can send to it. So a datagram is a hint. It names claims that
+//! something happened to, and nothing else; what happened is read from the file.
 //!
 //! One thread per client, the *ear*, sleeps in `poll(2)` on that socket, on the pidfds of whoever is in our waiters' way,
-//! and on a clock. Datagrams are hints: they may be lost (a full socket, another network namespace, a process that was not
+//! and on a clock. Datagrams may be lost (a full socket, another network namespace, a process that was not
 //! listening yet), so about once a second the ear looks at the names of everybody who waits here, in one transaction. The
 //! same look keeps our tickets alive, finds holders whose time is up, and buries the dead.
 //!
@@ -23,11 +25,10 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use tenure_core::record::{ClientKey, Record, Stage, Touched, Wake};
+use tenure_core::record::{ClientKey, Record, Stage, Ticket, Touched, Wake};
 use tenure_core::{ClaimId, Error, ErrorKind, Grant, Instant, LockName};
 use tokio::sync::oneshot;
 
-use crate::codec::{self, Message};
 use crate::error::Fault;
 use crate::schema::File;
 use crate::store::Store;
@@ -43,8 +44,10 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const NAMES_AT_ONCE: usize = 128;
 /// How many processes are watched at once.
 const MOST_WATCHED: usize = 512;
-/// A datagram is never larger than this; many wakes for one client make several.
-const LARGEST_DATAGRAM: usize = 16 * 1024;
+/// The ids of so many claims are in one datagram at most; more for one client make several.
+const MOST_IDS: usize = 1024;
+/// How long an id is in a datagram.
+const ID_LENGTH: usize = 16;
 
 /// What a waiting task is told.
 #[derive(Debug)]
@@ -134,23 +137,17 @@ impl Ear {
         }
     }
 
-    /// Tells a client of another process. Never waits, and never fails: a message that cannot be sent is a lost one.
-    pub(crate) fn call(&self, client: ClientKey, messages: &[Message]) {
+    /// Tells a client of another process that something happened to its claims. Never waits, and never fails: a message that
+    /// cannot be sent is a lost one.
+    pub(crate) fn call(&self, client: ClientKey, claims: &[ClaimId]) {
         let voice = self.voice.get_or_init(|| {
             let voice = UnixDatagram::unbound().ok()?;
             voice.set_nonblocking(true).ok()?;
             Some(voice)
         });
         let (Some(voice), Ok(address)) = (voice, self.address(client)) else { return };
-        let mut bytes = Vec::with_capacity(64);
-        for message in messages {
-            codec::encode_message(message, &mut bytes);
-            if bytes.len() > LARGEST_DATAGRAM / 2 {
-                let _ = voice.send_to_addr(&bytes, &address);
-                bytes.clear();
-            }
-        }
-        if !bytes.is_empty() {
+        for claims in claims.chunks(MOST_IDS) {
+            let bytes: Vec<u8> = claims.iter().flat_map(ClaimId::as_bytes).copied().collect();
             let _ = voice.send_to_addr(&bytes, &address);
         }
     }
@@ -215,7 +212,7 @@ impl Store {
     /// The ear's life.
     fn listen(self: Arc<Self>, poke: &OwnedFd, must_stop: &AtomicBool) {
         let socket = self.ear.socket(self.settings.listen);
-        let mut datagram = vec![0; LARGEST_DATAGRAM];
+        let mut datagram = vec![0; MOST_IDS * ID_LENGTH];
         let mut round = Some(Instant::now()); // whatever was sent before we listened is found at once
         while !must_stop.load(Ordering::Relaxed) {
             let Plan { wakes_at, watched } = self.waits().plan(&mut round);
@@ -227,10 +224,11 @@ impl Store {
             let ended = fds.iter().rev().zip(watched.iter().rev()).filter(|(fd, _)| !fd.revents().is_empty());
             let dead: Vec<ClientKey> = ended.map(|(_, (client, _))| *client).collect();
             let _ = rustix::io::read(poke, &mut [0; 8]);
+            let mut hinted = Vec::new();
             while let Some(Ok(length)) = socket.map(|socket| socket.recv(&mut datagram)) {
-                // Whoever sends rubbish is not one of us.
-                codec::decode_messages(&datagram[..length]).into_iter().flatten().for_each(|message| self.hear(message));
+                hinted.extend(datagram[..length].as_chunks::<ID_LENGTH>().0.iter().copied().map(ClaimId::from_bytes));
             }
+            self.follow(&hinted);
             let now = Instant::now();
             let is_round = round.is_some_and(|round| round <= now);
             if is_round {
@@ -240,6 +238,44 @@ impl Store {
             if !due.is_empty() {
                 self.look(due);
             }
+        }
+    }
+
+    /// Reads what happened to claims of ours. Whoever says that something happened is not believed: see the module's page.
+    fn follow(&self, hinted: &[ClaimId]) {
+        let mut names: HashMap<LockName, Vec<ClaimId>> = HashMap::new();
+        {
+            let claims = self.claims();
+            for id in hinted {
+                if let Some(name) = claims.get(id) {
+                    names.entry(name.clone()).or_default().push(*id);
+                }
+            }
+        }
+        for (name, ids) in names {
+            match self.record(&name) {
+                Ok(record) => ids.into_iter().for_each(|id| self.found(id, record.as_ref())),
+                Err(_) => {
+                    let mut waits = self.waits(); // holders learn it by renewing
+                    ids.into_iter().for_each(|id| _ = waits.look_soon(id));
+                }
+            }
+        }
+    }
+
+    /// Tells whoever waits for or holds a claim what the record says of it.
+    fn found(&self, id: ClaimId, record: Option<&Record>) {
+        if let Some(Touched::Granted(wake)) = record.map(|record| record.standing(id)) {
+            self.deliver(wake);
+        } else if self.waits().look_soon(id) {
+            return;
+        }
+        let Some(news) = self.news.get() else { return };
+        let ticket = record.and_then(|record| record.line.iter().find(|ticket| ticket.id == id));
+        match ticket {
+            Some(Ticket { stage: Stage::Held { asked: Some(ask), .. }, .. }) => news.asked(id, ask.clone()),
+            Some(Ticket { stage: Stage::Held { .. } | Stage::Waiting { .. }, .. }) => {}
+            Some(Ticket { stage: Stage::Closing { .. }, .. }) | None => news.lost(id),
         }
     }
 

@@ -1,5 +1,7 @@
 //! What `tenure doctor` sees.
 
+use std::os::unix::fs::PermissionsExt;
+
 use tenure_core::Result;
 use tenure_core::backend::{Finding, Level};
 
@@ -8,7 +10,7 @@ use crate::schema::network_file_system;
 use crate::store::Store;
 
 pub(crate) fn examine(store: &Store) -> Result<Vec<Finding>> {
-    Ok(vec![version(), file_system(store), journal(store)?, listening(store), integrity(store)?])
+    Ok(vec![version(), file_system(store), permissions(store), journal(store)?, listening(store), integrity(store)?])
 }
 
 fn finding(level: Level, what: &str, says: impl Into<String>) -> Finding {
@@ -39,6 +41,21 @@ fn file_system(store: &Store) -> Finding {
             ),
             None => finding(Level::Good, what, "local; all processes of this host share the file"),
         },
+    }
+}
+
+fn permissions(store: &Store) -> Finding {
+    let what = "permissions";
+    match std::fs::metadata(&store.file.path).map(|meta| meta.permissions().mode() & 0o777) {
+        Err(error) => finding(Level::Warning, what, format!("the file cannot be looked at: {error}")),
+        Ok(mode) if mode & 0o002 == 0 => {
+            finding(Level::Good, what, format!("{mode:04o}; who can write the file can take and end locks"))
+        }
+        Ok(mode) => finding(
+            Level::Warning,
+            what,
+            format!("{mode:04o}: every user of this host can end locks and make them up. If that is not meant: chmod o-rw"),
+        ),
     }
 }
 

@@ -7,7 +7,7 @@
 //! - `ear`: waiting, and being woken by other processes; `death`: which processes are alive; `renew`: renewals
 //! - `store`: what a client's tasks and threads share; `tidy`: nothing is left
 //! - `in_transaction`: the lock that ends with the user's own commit; `fence`: writes that the database refuses when late
-//! - `codec`: records and messages as bytes; `error`: what SQLite's errors mean; `examine`: what `doctor` sees
+//! - `codec`: records as bytes; `error`: what SQLite's errors mean; `examine`: what `doctor` sees
 
 #![forbid(unsafe_code)]
 

@@ -13,8 +13,10 @@
 //! Two processes may come here at once with a new file, or after a restart: both checks are made again inside the
 //! immediate transaction that acts on them, so the second finds the work done.
 
-use std::os::unix::fs::MetadataExt;
+use std::fs::{OpenOptions, Permissions};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use rusqlite::config::DbConfig;
@@ -66,7 +68,7 @@ impl File {
         if !self.is_in_place() {
             return Err(self.replaced());
         }
-        connection(&self.path, OpenFlags::SQLITE_OPEN_READ_WRITE)
+        connection(&self.path)
             .and_then(|connection| configure(&connection).map(|()| connection))
             .map_err(|error| explained(error, &self.path, "opening it once more"))
     }
@@ -104,8 +106,8 @@ pub(crate) fn open(path: &Path, settings: &Settings) -> Result<(File, Connection
     let path = absolute(path)?;
     check_directory(&path, settings)?;
     let failed = |error| explained(error, &path, "opening it");
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE;
-    let mut connection = connection(&path, flags).map_err(failed)?;
+    make_file(&path, settings.mode)?;
+    let mut connection = connection(&path).map_err(failed)?;
     if patiently(|| read_mark(&connection)).map_err(failed)?.is_ours(&path)? {
         check_writable(&connection, &path)?;
     } else {
@@ -141,8 +143,8 @@ pub(crate) fn open_for_fence(path: &Path, settings: &Settings) -> Result<(File, 
     let path = absolute(path)?;
     check_directory(&path, settings)?;
     let failed = |error| explained(error, &path, "opening it");
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE;
-    let connection = connection(&path, flags).map_err(failed)?;
+    make_file(&path, settings.mode)?;
+    let connection = connection(&path).map_err(failed)?;
     check_writable(&connection, &path)?;
     let mark = patiently(|| read_mark(&connection)).map_err(failed)?;
     if mark.tables == 0 {
@@ -264,9 +266,34 @@ fn highest_token(connection: &Connection, path: &Path) -> Result<u64> {
     Ok(highest)
 }
 
-fn connection(path: &Path, flags: OpenFlags) -> rusqlite::Result<Connection> {
+/// Makes the file, empty, with this mode, unless it is there. SQLite gives the log and its index beside it the same mode.
+///
+/// SQLite would make it too, readable for everybody.
+fn make_file(path: &Path, mode: u32) -> Result<()> {
+    // Closing a file drops every POSIX lock that this process has on it, also those of an SQLite connection that somebody
+    // else here has just opened to it: nobody opens a file that is just being made.
+    static MAKING: Mutex<()> = Mutex::new(());
+    let _making = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
+    let failed = |error: std::io::Error| {
+        Error::new(ErrorKind::Backend, "the file cannot be made")
+            .with_store(describe(path))
+            .with_source(error)
+            .with_hint("Whoever takes locks must be able to write the file and to create files beside it")
+    };
+    if path.exists() {
+        return Ok(());
+    }
+    match OpenOptions::new().write(true).create_new(true).mode(mode).open(path) {
+        Ok(file) => file.set_permissions(Permissions::from_mode(mode)).map_err(failed), // whatever the umask took away
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists && path.exists() => Ok(()),
+        Err(error) => Err(failed(error)),
+    }
+}
+
+fn connection(path: &Path) -> rusqlite::Result<Connection> {
     // Each connection is behind a mutex of ours: SQLite need not lock it once more.
-    let connection = Connection::open_with_flags(path, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(path, flags)?;
     connection.busy_timeout(PATIENCE)?;
     // The last one to close would copy the log into the file and sync both: milliseconds at the end of every short
     // command, and a write to a file that may turn out not to be ours. The next one finds the log as it is.

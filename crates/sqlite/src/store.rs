@@ -12,11 +12,10 @@ use std::time::Duration;
 
 use rusqlite::Connection;
 use tenure_core::record::{ClientKey, Wake};
-use tenure_core::{ClaimId, Error, ErrorKind, Instant, LockName, News, Result};
+use tenure_core::{Ask, ClaimId, Error, ErrorKind, Instant, LockName, News, Result};
 use tokio::sync::Notify;
 
 use crate::batch::{Batch, LONG_LOG, Patience};
-use crate::codec::Message;
 use crate::config::Settings;
 use crate::death::{Deaths, Process};
 use crate::ear::{Ear, Verdict, Waits};
@@ -25,6 +24,28 @@ use crate::renew::Renewer;
 use crate::schema::{self, File, SHORTENING};
 use crate::tidy;
 use crate::transaction::After;
+
+/// What one client tells another of this process after a commit. Another process is only told whose claim to look at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Message {
+    /// Your claim was let in.
+    Wake(Wake),
+    /// Somebody asks you to let go of your claim.
+    Asked(ClaimId, Ask),
+    /// Your claim was ended by force.
+    Lost(ClaimId),
+    /// Somebody else stands in front of your waiting claim now: look who it is.
+    Look(ClaimId),
+}
+
+impl Message {
+    fn claim(&self) -> ClaimId {
+        match self {
+            Message::Wake(wake) => wake.id,
+            Message::Asked(id, _) | Message::Lost(id) | Message::Look(id) => *id,
+        }
+    }
+}
 
 pub(crate) struct Store {
     pub(crate) file: File,
@@ -116,25 +137,25 @@ impl Store {
 
     /// Tells clients what concerns them: those of this process directly, the others by datagram.
     fn send(self: &Arc<Self>, messages: Vec<(ClientKey, Message)>) {
-        let mut abroad: Vec<(ClientKey, Vec<Message>)> = Vec::new();
+        let mut abroad: Vec<(ClientKey, Vec<ClaimId>)> = Vec::new();
         for (client, message) in messages {
             if client == self.me {
                 self.hear(message);
             } else if let Some(store) = Self::in_this_process(client) {
                 store.hear(message);
             } else if let Some((_, others)) = abroad.iter_mut().find(|(known, _)| *known == client) {
-                others.push(message);
+                others.push(message.claim());
             } else {
-                abroad.push((client, vec![message]));
+                abroad.push((client, vec![message.claim()]));
             }
         }
-        for (client, messages) in abroad {
-            self.ear.call(client, &messages);
+        for (client, claims) in abroad {
+            self.ear.call(client, &claims);
         }
     }
 
-    /// Takes in what somebody told this client. The claim's id is proof enough of the sender: only the file has it.
-    pub(crate) fn hear(&self, message: Message) {
+    /// Takes in what a client of this process told this one.
+    fn hear(&self, message: Message) {
         match message {
             Message::Wake(wake) => self.deliver(wake),
             Message::Asked(id, ask) => {
@@ -156,7 +177,7 @@ impl Store {
     }
 
     /// Hands a grant to the task that waits for it, if there still is one; else its claim is about to be ended.
-    fn deliver(&self, wake: Wake) {
+    pub(crate) fn deliver(&self, wake: Wake) {
         let waiting = self.waits().remove(wake.id);
         if let Some(waiting) = waiting {
             let _ = waiting.send(Verdict::Granted(wake.grant()));

@@ -13,10 +13,10 @@ use rusqlite::{Connection, OptionalExtension, params};
 use tenure_core::record::{Admission, ClientKey, Moment, Record, Stage, Wake};
 use tenure_core::{Claim, ClaimId, Clock, Error, ErrorKind, Grant, Instant, Kind, LockName, Token, margin};
 
-use crate::codec::{self, Message};
+use crate::codec;
 use crate::death::{Process, Pulse};
 use crate::error::{Fault, describe, garbled};
-use crate::store::Store;
+use crate::store::{Message, Store};
 
 /// What to do once the transaction is committed.
 #[derive(Default)]
@@ -213,10 +213,10 @@ impl<'a> Transaction<'a> {
         })
     }
 
-    /// Ends a claim, and tells whoever stood behind it in line that it has somebody else in front of it now.
-    pub(crate) fn end(&mut self, name: &LockName, id: ClaimId, min_hold: Duration) -> Result<(), Fault> {
+    /// Ends a claim, says whether it was there, and tells whoever stood behind it in line that it has somebody else in front of it now.
+    pub(crate) fn end(&mut self, name: &LockName, id: ClaimId, min_hold: Duration) -> Result<bool, Fault> {
         self.after.ended.push(id);
-        self.with(name, |tx, record| {
+        let ended = self.with(name, |tx, record| {
             let place = record.line.iter().position(|ticket| ticket.id == id);
             if let Some(place) = place
                 && matches!(record.line[place].stage, Stage::Waiting { .. })
@@ -224,10 +224,9 @@ impl<'a> Transaction<'a> {
             {
                 tx.after.messages.push((behind.client, Message::Look(behind.id)));
             }
-            record.end(id, min_hold, tx.at, &mut tx.after.woken);
-            Ok(())
-        })
-        .map(drop)
+            Ok(record.end(id, min_hold, tx.at, &mut tx.after.woken))
+        })?;
+        Ok(ended.unwrap_or(false))
     }
 
     /// Buries whoever is dead among those in a waiter's way, until somebody living is there or it is let in. Gives the

@@ -1,12 +1,13 @@
 //! Fenced writes: whoever comes too late is refused by the database.
 
 use rusqlite::Connection;
-use tenure_core::{ErrorKind, Token};
+use tenure_core::ErrorKind;
 use tenure_sqlite::fence;
+use tenure_testkit::fences::{strangers, writer};
 
 fn check(db: &mut Connection, resource: &str, token: u64, commit: bool) -> tenure_core::Result<()> {
     let tx = db.transaction().unwrap();
-    let checked = fence(&tx, resource, Token::new(token)).check();
+    let checked = fence(&tx, resource, writer(resource, token)).check();
     if commit {
         tx.commit().unwrap();
     }
@@ -27,6 +28,19 @@ fn a_lower_token_is_refused_and_an_equal_one_is_not() {
     assert_eq!(check(&mut db, "a", 12, true).unwrap_err().kind(), ErrorKind::Lost);
 }
 
+/// Whatever their tokens: another lock's holder, a reader, and one of several with permits. Nothing of theirs is remembered.
+#[test]
+fn whoever_is_not_alone_inside_is_refused() {
+    let mut db = Connection::open_in_memory().unwrap();
+    let tx = db.transaction().unwrap();
+    for (stranger, kind) in strangers("a", 10) {
+        let refused = fence(&tx, "a", &stranger).check().unwrap_err();
+        assert_eq!(refused.kind(), kind, "{stranger}: {refused}");
+    }
+    fence(&tx, "a", writer("a", 9)).check().unwrap();
+    tx.commit().unwrap();
+}
+
 #[test]
 fn what_was_rolled_back_refuses_nobody() {
     let mut db = Connection::open_in_memory().unwrap();
@@ -41,7 +55,7 @@ fn whoever_was_refused_can_still_use_the_transaction() {
     let mut db = Connection::open_in_memory().unwrap();
     check(&mut db, "a", 10, true).unwrap();
     let tx = db.transaction().unwrap();
-    fence(&tx, "a", Token::new(9)).check().unwrap_err();
+    fence(&tx, "a", writer("a", 9)).check().unwrap_err();
     tx.query_row("SELECT 1", [], |_| Ok(())).unwrap();
 }
 
@@ -54,7 +68,7 @@ fn a_late_holder_cannot_undo_a_later_ones_write() {
     early.execute_batch("CREATE TABLE account (balance INTEGER); INSERT INTO account VALUES (100)").unwrap();
     let write = |db: &mut Connection, token: u64, balance: i64| -> tenure_core::Result<()> {
         let tx = db.transaction().unwrap();
-        fence(&tx, "account", Token::new(token)).check()?;
+        fence(&tx, "account", writer("account", token)).check()?;
         tx.execute("UPDATE account SET balance = ?1", [balance]).unwrap();
         tx.commit().unwrap();
         Ok(())

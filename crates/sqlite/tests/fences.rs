@@ -7,6 +7,7 @@ use tenure_core::fence::{Fence, Rule, Verdict};
 use tenure_core::{ErrorKind, LockName, Result, Token};
 use tenure_sqlite::{Settings, Sqlite, fence, open_fence};
 use tenure_testkit::fences::FenceHarness;
+use tenure_testkit::fences::writer;
 
 struct File(TempDir);
 
@@ -48,7 +49,7 @@ async fn one_row_answers_both_ways() {
     let mut db = rusqlite::Connection::open(file.0.path().join("data.db")).unwrap();
     let mut check = |token| {
         let tx = db.transaction().unwrap();
-        let checked = fence(&tx, "a", Token::new(token)).check();
+        let checked = fence(&tx, "a", writer("a", token)).check();
         tx.commit().unwrap();
         checked
     };

@@ -88,6 +88,38 @@ fn directories() {
     assert_eq!(open(place.directory()).unwrap_err().kind(), ErrorKind::BadUrl);
 }
 
+#[tokio::test]
+async fn nobody_else_may_read_the_file_or_what_is_beside_it() {
+    for (mode, rest) in [(0o600, ""), (0o640, "?mode=0640"), (0o666, "?mode=666")] {
+        let place = Place::new();
+        let url = format!("sqlite://{}{rest}", place.path().display());
+        let sqlite = connect(&url.parse().unwrap()).unwrap();
+        let found = sqlite.examine().await.unwrap().into_iter().find(|finding| finding.what == "permissions").unwrap();
+        assert_eq!(found.level == Level::Good, mode != 0o666, "{found:?}");
+        let client = Client::new(sqlite).unwrap();
+        let guard = client.mutex("x").unwrap().lock().await.unwrap();
+        for suffix in ["", "-wal", "-shm"] {
+            let file = format!("{}{suffix}", place.path().display());
+            let found = std::fs::metadata(&file).unwrap().permissions().mode() & 0o777;
+            assert_eq!(found, mode, "{file} has {found:o}");
+        }
+        guard.release().await.unwrap();
+    }
+    for mode in ["0700", "0400", "rw", "8", ""] {
+        let url = format!("sqlite:///nowhere/locks.db?mode={mode}");
+        assert_eq!(connect(&url.parse().unwrap()).unwrap_err().kind(), ErrorKind::BadUrl, "{mode}");
+    }
+}
+
+#[test]
+fn a_link_to_nothing_makes_no_file() {
+    let place = Place::new();
+    let aim = place.directory().join("aim.db");
+    std::os::unix::fs::symlink(&aim, place.path()).unwrap();
+    assert_eq!(open(&place.path()).unwrap_err().kind(), ErrorKind::Backend);
+    assert!(!aim.exists());
+}
+
 #[test]
 fn urls() {
     let place = Place::new();
@@ -95,7 +127,7 @@ fn urls() {
     assert!(connect(&url("")).is_ok());
     assert!(connect(&url("?network=allow&wake=poll")).is_ok());
     let unknown = connect(&url("?colour=red")).unwrap_err();
-    assert!(unknown.to_string().contains("network, wake"), "{unknown}");
+    assert!(unknown.to_string().contains("mode, network, wake"), "{unknown}");
     let value = connect(&url("?wake=never")).unwrap_err();
     assert_eq!(value.kind(), ErrorKind::BadUrl);
     assert!(value.to_string().contains("message or poll"), "{value}");

@@ -2,6 +2,9 @@
 
 mod common;
 
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::{Duration, Instant};
 
 use common::{Place, Second, listen, order, say};
@@ -105,6 +108,81 @@ async fn a_holder_in_another_process_is_asked_and_broken_at_once() {
     assert_eq!(holder.hear(), "lost");
     // Its renewals are minutes apart: both came by message.
     assert!(client.view("x").await.unwrap().is_free());
+}
+
+/// The ids and the clients of the tickets of "x", as whoever can read the file finds them.
+fn tickets(place: &Place) -> Vec<([u8; 16], u64)> {
+    let record: Vec<u8> = place.raw().query_row("SELECT record FROM lock WHERE name = 'x'", [], |row| row.get(0)).unwrap();
+    let mut rest = &record[10..];
+    let mut take = |count: usize| {
+        let (taken, left) = rest.split_at(count);
+        rest = left;
+        taken
+    };
+    let count = u32::from_le_bytes(take(4).try_into().unwrap());
+    let mut tickets = Vec::new();
+    for _ in 0..count {
+        let id = take(16).try_into().unwrap();
+        assert_eq!(take(1), [0], "exclusive");
+        tickets.push((id, u64::from_le_bytes(take(8).try_into().unwrap())));
+        take(24); // durations
+        for _note_then_host in 0..2 {
+            let length = u16::from_le_bytes(take(2).try_into().unwrap());
+            take(length.into());
+        }
+        take(12); // the pid and since when
+        let is_waiting = take(1) == [0];
+        take(if is_waiting { 8 } else { 16 });
+    }
+    tickets
+}
+
+/// Sends a datagram as any process of the host can.
+fn forge(place: &Place, client: u64, parts: &[&[u8]]) {
+    let file = std::fs::metadata(place.path()).unwrap();
+    let address = SocketAddr::from_abstract_name(format!("tenure/{:x}/{:x}/{client:x}", file.dev(), file.ino()));
+    UnixDatagram::unbound().unwrap().send_to_addr(&parts.concat(), &address.unwrap()).unwrap();
+}
+
+#[tokio::test]
+async fn a_datagram_from_anybody_grants_nothing() {
+    let place = Place::new();
+    let client = place.client();
+    let mut holder = Second::start("hold", &place.path());
+    assert_eq!(holder.hear(), "held");
+    let ttl = Duration::from_secs(20);
+    let mutex = client.mutex("x").unwrap().keep(false).ttl(ttl).unwrap();
+    let waiting = tokio::spawn(async move { mutex.lock().await.unwrap() });
+    eventually_async("it waits", async || client.view("x").await.unwrap().line.len() == 1).await;
+    let (id, key) = tickets(&place)[1];
+    let (token, hour) = (i64::MAX.to_le_bytes(), 3_600_000_000_000_u64.to_le_bytes());
+    let now = tenure_core::Instant::now().as_nanos().to_le_bytes();
+    forge(&place, key, &[b"w", &id, &key.to_le_bytes(), &token, &now, &hour]);
+    forge(&place, key, &[&id]);
+    forge(&place, key, &[&id, b"and more"]);
+    holder.tell("release"); // its message comes after those
+    let guard = in_time("the release lets it in", waiting).await.unwrap();
+    assert_ne!(guard.token().get(), i64::MAX as u64, "the forged grant was believed");
+    assert!(guard.remaining() <= ttl, "{:?}", guard.remaining());
+    let (_, key_of_holder) = tickets(&place)[0];
+    assert_eq!(key_of_holder, key, "the file says so too");
+    guard.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_datagram_from_anybody_ends_nothing_and_asks_for_nothing() {
+    let place = Place::new();
+    let client = place.client();
+    let mut holder = Second::start("hold-and-tell", &place.path());
+    assert_eq!(holder.hear(), "held");
+    let (id, key) = tickets(&place)[0];
+    forge(&place, key, &[b"a", &id, &[4, 0], b"mine", &[0, 0], &[0; 4]]);
+    forge(&place, key, &[b"l", &id]);
+    forge(&place, key, &[&id]);
+    assert_eq!(client.ask("x", "a deploy").await.unwrap(), 1);
+    assert_eq!(holder.hear(), "asked: a deploy");
+    assert_eq!(client.break_holds("x", None).await.unwrap(), 1);
+    assert_eq!(holder.hear(), "lost");
 }
 
 #[tokio::test]

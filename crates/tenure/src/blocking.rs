@@ -352,6 +352,12 @@ impl Guard {
     }
 }
 
+impl From<&Guard> for Sequencer {
+    fn from(guard: &Guard) -> Self {
+        guard.sequencer()
+    }
+}
+
 /// What happens to a hold, in order. See [`tenure::Events`](crate::Events).
 pub struct Events(tenure_core::Events, tenure_core::Client);
 

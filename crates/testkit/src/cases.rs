@@ -124,6 +124,7 @@ macro_rules! cases {
                 a_grant_that_comes_too_late_is_none
                 a_grant_whose_answer_is_lost_is_ended
                 a_release_that_is_lost_is_tried_again
+                a_broken_hold_cannot_be_released
                 jeopardy_is_seen_and_passes
                 jeopardy_ends_in_loss
             ]
@@ -166,6 +167,7 @@ macro_rules! cases {
                 lock_delay_after_a_break
                 lock_delay_after_a_loss
                 no_lock_delay_after_a_release
+                a_release_that_is_lost_or_cancelled_is_tried_again
                 a_closed_name_is_no_hold
                 at_the_instant_of_the_grant_with_a_minimum_hold
             ]

@@ -36,6 +36,9 @@ pub(crate) fn shim(args: impl IntoIterator<Item = OsString>) -> ! {
     }
 }
 
+/// Has the keys themselves. A command that has them can sign a sequencer for any lock, so it is given only the one of its own hold.
+const KEYS: &str = "TENURE_KEYS";
+
 /// A command that becomes the one in `order`: it stops itself first, and goes on at SIGCONT.
 pub(super) fn exec_command(order: &Order) -> io::Result<Command> {
     let mut command = helper(EXEC)?;
@@ -43,6 +46,7 @@ pub(super) fn exec_command(order: &Order) -> io::Result<Command> {
         .arg(getpid().as_raw_nonzero().to_string())
         .arg(&order.program)
         .args(&order.args)
+        .env_remove(KEYS)
         .envs(order.env.iter().map(|(name, value)| (name, value)));
     Ok(command)
 }
@@ -221,6 +225,7 @@ mod tests {
         let args: Vec<_> = command.get_args().collect();
         assert_eq!(args[..2], [ENTRY, EXEC]);
         assert_eq!(args[3..], ["sh", "-c", "--", ""]);
-        assert_eq!(command.get_envs().count(), 1);
+        let env: Vec<_> = command.get_envs().collect();
+        assert_eq!(env, [("A".as_ref(), Some("b".as_ref())), (KEYS.as_ref(), None)]);
     }
 }

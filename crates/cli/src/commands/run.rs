@@ -106,6 +106,8 @@ COMMAND's environment:
   TENURE_VALID_UNTIL  until when the lock is safe even if it is never renewed
                       again, in milliseconds since 1970
   TENURE_STORE        the store, so that COMMAND's own tenure calls meet there
+  TENURE_KEYS         removed: COMMAND gets its own signed sequencer, and not
+                      the keys to sign others; TENURE_KEYS_FILE stays
 
 When the lock is lost:
   The lock is renewed at a third of its --ttl. If that fails, tenure goes on

@@ -144,6 +144,11 @@ fn keys_come_from_the_environment_too_and_are_never_shown() {
         let verified = store.tenure(["sequencer", "verify", "--offline", "--keys", "keys", ran.stdout.trim()]);
         assert_eq!(verified.code(), 0, "{ran:?}, {verified:?}");
     }
+    let mut command = store.command(["run", "x", "--", "env"]);
+    command.env_remove("TENURE_KEYS_FILE").env("TENURE_KEYS", &line);
+    let ran = Running::start(command).end();
+    assert!(ran.code() == 0 && ran.stdout.contains("TENURE_TOKEN="), "{ran:?}");
+    assert!(!ran.stdout.contains(secret) && !ran.stdout.contains("TENURE_KEYS"), "the command can sign: {ran:?}");
     let bad = run("TENURE_KEYS", &line.replace(':', "/"));
     assert!(bad.code() == 125 && bad.stderr.contains("TENURE_KEYS") && !bad.stderr.contains(secret), "{bad:?}");
     assert_eq!(bad.stdout, "", "the command was not started");

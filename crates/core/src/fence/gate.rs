@@ -5,8 +5,10 @@ use std::fmt;
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use super::{Fence, Rule, Verdict};
-use crate::{Error, ErrorKind, Keys, LockName, Mode, Result, Sequencer, Token};
+use tokio::sync::OwnedMutexGuard;
+
+use super::{Fence, Rule, Verdict, is_alone};
+use crate::{Error, ErrorKind, Keys, LockName, Result, Sequencer, Token};
 
 /// Takes [sequencers](Sequencer) in front of a resource, and refuses holders that come too late.
 ///
@@ -118,23 +120,7 @@ impl Gate {
         if let Some(keys) = &self.keys {
             sequencer.verify(keys).map_err(|error| error.with_name(name))?;
         }
-        if sequencer.name != *name {
-            let what = format!("the sequencer is one of the lock {:?}", sequencer.name.as_str());
-            return Err(self
-                .refusal(ErrorKind::Mismatch, name, what)
-                .with_hint("What is protected here is protected by another lock: take that one"));
-        }
-        match sequencer.mode {
-            Mode::Exclusive => Ok(true),
-            Mode::Shared => Ok(false),
-            Mode::Permits { take, of } if take == of => Ok(true),
-            Mode::Permits { take, of } => {
-                let what = format!("{take} of {of} permits cannot be fenced: their holders are inside together");
-                Err(self
-                    .refusal(ErrorKind::Unsupported, name, what)
-                    .with_hint("Fence what each of them does alone, under a mutex of its own"))
-            }
-        }
+        is_alone(name, sequencer).map_err(|error| error.with_store(self.fence.describe()))
     }
 
     fn refusal(&self, kind: ErrorKind, name: &LockName, what: String) -> Error {
@@ -144,14 +130,40 @@ impl Gate {
     /// Passes and writes, with nothing in between: while `write` runs, nobody else writes to the name through this gate and its clones. A
     /// resource that is one process, and is written only so, is never written by a holder that comes too late.
     ///
+    /// `write` runs in a task of its own: once begun it goes on to its end, and nobody else writes before that.
+    ///
     /// # Cancel safety
-    /// Dropped, the token may have been shown or not, and `write` is dropped with it.
-    pub async fn write<T>(&self, name: impl AsRef<str>, sequencer: &Sequencer, write: impl Future<Output = T>) -> Result<T> {
+    /// Dropped, the token may have been shown or not; `write` has not begun, or goes on without anybody who hears of it.
+    pub async fn write<T, W>(&self, name: impl AsRef<str>, sequencer: &Sequencer, write: W) -> Result<T>
+    where
+        T: Send + 'static,
+        W: Future<Output = T> + Send + 'static,
+    {
+        let turn = self.enter(name, sequencer).await?;
+        let written = tokio::spawn(async move {
+            let _turn = turn;
+            write.await
+        });
+        written.await.map_err(|error| match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            Err(_) => Error::new(ErrorKind::Unavailable, "the runtime ended before the write"),
+        })
+    }
+
+    /// Waits for the name's turn and passes, as [`pass`](Gate::pass) does: until the [`Turn`] is dropped nobody else writes to the name
+    /// through this gate and its clones. For whoever cannot use [`write`](Gate::write): keep the turn for as long as anything that it
+    /// has let begin goes on, also if whoever asked for it has gone away.
+    ///
+    /// Signature, name and mode are checked before: whoever made its sequencer up does not even stand in line.
+    ///
+    /// # Cancel safety
+    /// Dropped, the token may have been shown or not, and the turn is free.
+    pub async fn enter(&self, name: impl AsRef<str>, sequencer: &Sequencer) -> Result<Turn> {
         let name = LockName::new(name)?;
-        let turn = self.turn(&name);
-        let _writing = turn.lock().await;
+        self.examine(&name, sequencer)?;
+        let turn = Turn(self.turn(&name).lock_owned().await);
         self.pass(name.as_str(), sequencer).await?;
-        Ok(write.await)
+        Ok(turn)
     }
 
     fn turn(&self, name: &LockName) -> Arc<tokio::sync::Mutex<()>> {
@@ -165,6 +177,11 @@ impl Gate {
         turn
     }
 }
+
+/// The right to write to a name, alone through this [`Gate`]; see [`Gate::enter`].
+#[derive(Debug)]
+#[must_use = "the turn is over when this is dropped"]
+pub struct Turn(#[expect(dead_code, reason = "it is held, not used")] OwnedMutexGuard<()>);
 
 /// A refusal in words.
 fn implausible(token: Token, highest: Option<Token>) -> String {
@@ -266,15 +283,17 @@ mod tests {
     /// Let through, stopped, overtaken: with `write` there is nothing to be overtaken in.
     #[tokio::test]
     async fn nobody_comes_between_the_check_and_the_write() {
-        let (gate, log) = (gate(), Mutex::new(Vec::new()));
+        let (gate, log) = (gate(), Arc::new(Mutex::new(Vec::new())));
         let (go, gone) = tokio::sync::oneshot::channel::<()>();
         let (first, second) = (sequencer("exclusive", 1), sequencer("exclusive", 2));
-        let slow = gate.write("a", &first, async {
+        let of_slow = Arc::clone(&log);
+        let slow = gate.write("a", &first, async move {
             gone.await.unwrap();
-            log.lock().unwrap().push(1);
+            of_slow.lock().unwrap().push(1);
         });
+        let of_quick = Arc::clone(&log);
         let quick = async {
-            let mut quick = std::pin::pin!(gate.write("a", &second, async { log.lock().unwrap().push(2) }));
+            let mut quick = std::pin::pin!(gate.write("a", &second, async move { of_quick.lock().unwrap().push(2) }));
             for _ in 0..10 {
                 assert!(futures_pending(quick.as_mut()).await, "it waits for its turn");
             }
@@ -285,6 +304,44 @@ mod tests {
         one.unwrap();
         two.unwrap();
         assert_eq!(*log.lock().unwrap(), [1, 2]);
+    }
+
+    /// Whoever asked for a write goes away in the middle of it: the write goes on, and nobody overtakes it.
+    #[tokio::test]
+    async fn a_write_that_nobody_waits_for_any_more_keeps_its_turn() {
+        let (gate, log) = (gate(), Arc::new(Mutex::new(Vec::new())));
+        let (go, gone) = tokio::sync::oneshot::channel::<()>();
+        let (first, second) = (sequencer("exclusive", 1), sequencer("exclusive", 2));
+        let of_slow = Arc::clone(&log);
+        let (begun, has_begun) = tokio::sync::oneshot::channel::<()>();
+        let slow = gate.write("a", &first, async move {
+            begun.send(()).unwrap();
+            gone.await.unwrap();
+            of_slow.lock().unwrap().push(1);
+        });
+        tokio::select! {
+            _ = slow => unreachable!("it waits for us"),
+            begun = has_begun => begun.unwrap(),
+        }
+        let of_quick = Arc::clone(&log);
+        let mut quick = std::pin::pin!(gate.write("a", &second, async move { of_quick.lock().unwrap().push(2) }));
+        for _ in 0..10 {
+            assert!(futures_pending(quick.as_mut()).await, "it waits for its turn");
+        }
+        go.send(()).unwrap();
+        quick.await.unwrap();
+        assert_eq!(*log.lock().unwrap(), [1, 2]);
+    }
+
+    /// Whoever made its sequencer up is refused at once, and not when its turn comes.
+    #[tokio::test]
+    async fn what_does_not_verify_takes_no_turn() {
+        let keys = Keys::generate("one").unwrap();
+        let gate = gate().keys(keys.clone());
+        let _turn = gate.enter("a", &sequencer("exclusive", 5).signed_with(&keys)).await.unwrap();
+        let unsigned = sequencer("exclusive", 6);
+        let mut forged = std::pin::pin!(gate.enter("a", &unsigned));
+        assert!(!futures_pending(forged.as_mut()).await);
     }
 
     async fn futures_pending<F: Future>(mut future: std::pin::Pin<&mut F>) -> bool {

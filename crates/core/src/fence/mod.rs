@@ -24,13 +24,13 @@ mod raised;
 mod rule;
 
 pub use file::FileFence;
-pub use gate::Gate;
+pub use gate::{Gate, Turn};
 pub use memory::MemoryFence;
 pub use raised::{Marks, Raised};
 pub use rule::{Rule, Verdict};
 
 use crate::backend::BoxFuture;
-use crate::{Error, ErrorKind, LockName, Result, Token};
+use crate::{Error, ErrorKind, LockName, Mode, Result, Sequencer, Token};
 
 /// The highest token that was shown for each name, kept where the resource is.
 ///
@@ -58,6 +58,44 @@ pub trait Fence: Send + Sync + 'static {
     /// One plain write to the same store, as lasting as what a fence remembers, with nothing compared: what
     /// `tenure bench --fence` divides by. It touches no name's token; `number` is to be another one each time.
     fn probe(&self, number: u64) -> BoxFuture<'_, Result<()>>;
+}
+
+/// The token to show for a write to what the lock `name` protects: what a store's `fence(&mut tx, …)` checks in the transaction.
+///
+/// An error of kind [`Mismatch`](ErrorKind::Mismatch) for another lock's sequencer, and of kind
+/// [`Unsupported`](ErrorKind::Unsupported) for a holder that is not alone inside: a reader, or one with some of a semaphore's permits.
+pub fn writers_token(name: &LockName, sequencer: &Sequencer) -> Result<i64> {
+    if !is_alone(name, sequencer)? {
+        return Err(Error::new(
+            ErrorKind::Unsupported,
+            "the sequencer is a reader's, and other readers may be inside with it",
+        )
+        .with_name(name)
+        .with_hint("Take the lock for writing to write what it protects"));
+    }
+    storable(sequencer.token)
+}
+
+/// Whether the holder is alone inside, so that its token is one to remember; a reader is not. An error for another lock's sequencer, and for
+/// some of a semaphore's permits: all of their holders write, so no order of their tokens means anything.
+fn is_alone(name: &LockName, sequencer: &Sequencer) -> Result<bool> {
+    if sequencer.name != *name {
+        let what = format!("the sequencer is one of the lock {:?}", sequencer.name.as_str());
+        return Err(Error::new(ErrorKind::Mismatch, what)
+            .with_name(name)
+            .with_hint("What is protected here is protected by another lock: take that one"));
+    }
+    match sequencer.mode {
+        Mode::Exclusive => Ok(true),
+        Mode::Shared => Ok(false),
+        Mode::Permits { take, of } if take == of => Ok(true),
+        Mode::Permits { take, of } => {
+            let what = format!("{take} of {of} permits cannot be fenced: their holders are inside together");
+            Err(Error::new(ErrorKind::Unsupported, what)
+                .with_name(name)
+                .with_hint("Fence what each of them does alone, under a mutex of its own"))
+        }
+    }
 }
 
 /// The token as stores keep it; an error for one that does not fit.

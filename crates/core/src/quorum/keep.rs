@@ -9,6 +9,7 @@ use super::Members;
 use super::ask::raise;
 use super::ballot::Ballot;
 use super::claims::Converting;
+use crate::backend::ended;
 use crate::{Ask, Claim, ClaimId, Error, ErrorKind, Grant, Instant, Mode, Renewal, Result, Token};
 
 /// The moment at which the votes that are still good cease to be a majority: `None` if they are none now.
@@ -154,7 +155,7 @@ pub(super) async fn end(
         let (claim, members, place) = (Arc::clone(&claim), Arc::clone(members), *node);
         let question = async move {
             let answer = timeout(members.limit(), members.nodes[place].release(&claim)).await;
-            answer.unwrap_or_else(|_| Err(members.no_answer()))
+            answer.map_or_else(|_| Err(members.no_answer()), ended)
         };
         ballot.ask(place, Box::pin(question));
     }
@@ -190,7 +191,7 @@ async fn insist(members: Arc<Members>, node: usize, claim: Arc<Claim>, _forgets:
     while clock.now() < forgotten {
         members.nap(pause).await;
         // Longer than the limit: nobody waits for it, and a node that is only slow should be able to confirm.
-        if let Ok(Ok(())) = timeout(members.limit() * 4, members.nodes[node].release(&claim)).await {
+        if let Ok(Ok(())) = timeout(members.limit() * 4, members.nodes[node].release(&claim)).await.map(ended) {
             return;
         }
         pause = (pause * 2).min(Duration::from_secs(1));

@@ -130,6 +130,12 @@ impl fmt::Display for Sequencer {
     }
 }
 
+impl From<&Sequencer> for Sequencer {
+    fn from(sequencer: &Sequencer) -> Self {
+        sequencer.clone()
+    }
+}
+
 impl FromStr for Sequencer {
     type Err = Error;
 

@@ -1,16 +1,20 @@
 //! An axum server on a port of its own with the layer in front, and clients that speak to it over the socket.
 
+use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, ready};
 
 use axum::Router;
+use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::middleware::map_response_with_state;
+use axum::middleware::{Next, from_fn_with_state, map_response_with_state};
 use axum::response::Response;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use http_body_util::{BodyExt, Full};
-use hyper::body::{Bytes, Incoming};
+use hyper::body::{Bytes, Frame, Incoming};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tenure_core::{Kind, LockName, Mode, Sequencer, Token};
 use tenure_http::{FenceLayer, Problem, Refused};
@@ -28,6 +32,8 @@ pub(crate) struct App {
     handled: Mutex<Vec<String>>,
     inside: AtomicUsize,
     most_inside: AtomicUsize,
+    /// How many requests the server has not answered or dropped.
+    under_way: AtomicUsize,
     /// Handling goes on when there is a permit.
     go_on: Semaphore,
     refusals: Mutex<Vec<(Problem, String)>>,
@@ -39,6 +45,7 @@ impl App {
             handled: Mutex::default(),
             inside: AtomicUsize::new(0),
             most_inside: AtomicUsize::new(0),
+            under_way: AtomicUsize::new(0),
             go_on: Semaphore::new(permits),
             refusals: Mutex::default(),
         }
@@ -49,24 +56,32 @@ impl App {
         App::new(0)
     }
 
-    async fn handle(State(app): State<Arc<App>>, request: Request) -> String {
-        struct Leave<'a>(&'a App);
-        impl Drop for Leave<'_> {
-            fn drop(&mut self) {
-                self.0.inside.fetch_sub(1, Ordering::SeqCst);
-            }
-        }
-        let inside = app.inside.fetch_add(1, Ordering::SeqCst) + 1;
-        let _leave = Leave(&app);
-        app.most_inside.fetch_max(inside, Ordering::SeqCst);
+    async fn handle(State(app): State<Arc<App>>, request: Request) -> Body {
+        let inside = Inside::new(Arc::clone(&app));
         let sequencer = request.extensions().get::<Sequencer>().cloned();
         let body = request.into_body().collect().await.unwrap().to_bytes();
-        drop(app.go_on.acquire().await.unwrap());
-        app.handled.lock().unwrap().push(String::from_utf8(body.to_vec()).unwrap());
-        match sequencer {
-            Some(Sequencer { token, .. }) => format!("handled, with {token}"),
-            None => "handled, without a sequencer".to_owned(),
+        let body = String::from_utf8(body.to_vec()).unwrap();
+        if body == IN_THE_BODY {
+            return Body::new(Later(Some(Box::pin(inside.write(body)))));
         }
+        inside.write(body).await;
+        match sequencer {
+            Some(Sequencer { token, .. }) => format!("handled, with {token}").into(),
+            None => "handled, without a sequencer".into(),
+        }
+    }
+
+    /// Sees requests come and go, outside of the layer.
+    async fn count(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+        struct Done(Arc<App>);
+        impl Drop for Done {
+            fn drop(&mut self) {
+                self.0.under_way.fetch_sub(1, Ordering::SeqCst);
+            }
+        }
+        app.under_way.fetch_add(1, Ordering::SeqCst);
+        let _done = Done(app);
+        next.run(request).await
     }
 
     /// What a server's log would have.
@@ -75,6 +90,47 @@ impl App {
             app.refusals.lock().unwrap().push((refused.problem(), refused.error().to_string()));
         }
         response
+    }
+}
+
+/// What a request sends whose handling goes on while the response's body is sent.
+pub(crate) const IN_THE_BODY: &str = "in the body";
+
+/// Somebody at work in the app.
+struct Inside(Arc<App>);
+
+impl Inside {
+    fn new(app: Arc<App>) -> Self {
+        let inside = app.inside.fetch_add(1, Ordering::SeqCst) + 1;
+        app.most_inside.fetch_max(inside, Ordering::SeqCst);
+        Inside(app)
+    }
+
+    async fn write(self, text: String) -> Bytes {
+        drop(self.0.go_on.acquire().await.unwrap());
+        self.0.handled.lock().unwrap().push(text.clone());
+        Bytes::from(text)
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        self.0.inside.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// A body of one piece that is made while it is sent.
+struct Later(Option<Pin<Box<dyn Future<Output = Bytes> + Send>>>);
+
+impl http_body::Body for Later {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let Some(making) = &mut self.0 else { return Poll::Ready(None) };
+        let made = ready!(making.as_mut().poll(context));
+        self.0 = None;
+        Poll::Ready(Some(Ok(Frame::data(made))))
     }
 }
 
@@ -102,6 +158,7 @@ impl Stage {
             .fallback(App::handle)
             .layer(layer)
             .layer(map_response_with_state(Arc::clone(&app), App::log))
+            .layer(from_fn_with_state(Arc::clone(&app), App::count))
             .with_state(Arc::clone(&app));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -115,6 +172,10 @@ impl Stage {
 
     pub(crate) fn inside(&self) -> usize {
         self.app.inside.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn under_way(&self) -> usize {
+        self.app.under_way.load(Ordering::SeqCst)
     }
 
     pub(crate) fn most_inside(&self) -> usize {

@@ -8,7 +8,8 @@
 //! InnoDB reads what is there now, whatever the isolation level. `sql/check_fence.sql` is all of it. `own` is the same row, for
 //! resources that are elsewhere.
 
-use tenure_core::{LockName, Result, Token};
+use tenure_core::fence::writers_token;
+use tenure_core::{LockName, Result, Sequencer};
 
 use crate::config::Settings;
 use crate::driver::Driver;
@@ -17,23 +18,24 @@ mod own;
 
 pub use own::open_fence;
 
-/// A write to `resource` under a token, in a transaction of yours; [`check`](Fence::check) it before you write.
+/// A write to what the lock `name` protects, in a transaction of yours; [`check`](Fence::check) it before you write.
 ///
-/// The resource is a name of your choice for what is protected, usually that of the lock.
+/// `held` is the [`Guard`](tenure_core::Guard), or a [`Sequencer`] of it that was handed to whoever writes. It must be of this very
+/// lock, and of a holder that is alone inside: no reader.
 ///
 /// ```no_run
 /// # use mysql_async::{TxOpts, prelude::Queryable as _};
 /// # async fn pay(db: &mut mysql_async::Conn, guard: tenure_core::Guard) -> Result<(), Box<dyn std::error::Error>> {
 /// let mut tx = db.start_transaction(TxOpts::default()).await?;
-/// tenure_mysql::fence(&mut tx, "account/7", guard.token()).check().await?; // an error of kind `Lost` for the late
+/// tenure_mysql::fence(&mut tx, "account/7", &guard).check().await?; // an error of kind `Lost` for the late
 /// tx.query_drop("UPDATE account SET balance = 5 WHERE id = 7").await?;
 /// tx.commit().await?;
 /// # Ok(()) }
 /// ```
 ///
 /// Without Rust it is `CALL tenure_check_fence('account/7', 1731664000000001)`.
-pub fn fence<D: Driver>(transaction: &mut D, resource: impl AsRef<str>, token: Token) -> Fence<'_, D> {
-    Fence { transaction, resource: LockName::new(resource), token, settings: Settings::default() }
+pub fn fence<D: Driver>(transaction: &mut D, name: impl AsRef<str>, held: impl Into<Sequencer>) -> Fence<'_, D> {
+    Fence { transaction, name: LockName::new(name), held: held.into(), settings: Settings::default() }
 }
 
 /// A fenced write; see [`fence()`].
@@ -41,8 +43,8 @@ pub fn fence<D: Driver>(transaction: &mut D, resource: impl AsRef<str>, token: T
 #[must_use = "nothing is refused before `check`"]
 pub struct Fence<'a, D> {
     transaction: &'a mut D,
-    resource: Result<LockName>,
-    token: Token,
+    name: Result<LockName>,
+    held: Sequencer,
     settings: Settings,
 }
 
@@ -52,17 +54,19 @@ impl<D: Driver> Fence<'_, D> {
         Fence { settings: Settings { prefix: prefix.to_owned(), ..self.settings }, ..self }
     }
 
-    /// `Ok` if nobody has shown a higher token, and from the commit on everybody with a lower one is refused. Else an error of
-    /// kind [`Lost`](tenure_core::ErrorKind::Lost): roll back.
+    /// `Ok` if nobody has shown a higher token; from the commit on everybody with a lower one is refused. Else an error of kind
+    /// [`Lost`](tenure_core::ErrorKind::Lost): roll back.
+    /// Another lock's sequencer and a reader's are refused before the database is asked, as by [`writers_token`].
     ///
     /// # Cancel safety
     /// Dropped, the token may or may not have been shown; it counts from the commit on.
     pub async fn check(self) -> Result<()> {
-        let resource = self.resource?;
+        let name = self.name?;
+        let token = writers_token(&name, &self.held)?;
         self.settings.check()?;
         let prefix = &self.settings.prefix;
         let sql = format!("CALL {prefix}check_fence(?, ?)");
-        let shown = self.transaction.call(&sql, resource.as_str().as_bytes(), self.token.get() as i64).await;
-        shown.map(drop).map_err(|refusal| refusal.explain(prefix, "checking a fencing token").with_name(&resource))
+        let shown = self.transaction.call(&sql, name.as_str().as_bytes(), token).await;
+        shown.map(drop).map_err(|refusal| refusal.explain(prefix, "checking a fencing token").with_name(&name))
     }
 }

@@ -8,7 +8,8 @@
 //! 40001 where its snapshot is older than that. `sql/fence.sql` is all of it. `own` is the same row, for resources that are
 //! elsewhere.
 
-use tenure_core::{LockName, Result, Token};
+use tenure_core::fence::writers_token;
+use tenure_core::{LockName, Result, Sequencer};
 
 use crate::config::Settings;
 use crate::driver::Driver;
@@ -18,23 +19,24 @@ mod own;
 
 pub use own::open_fence;
 
-/// A write to `resource` under a token, in a transaction of yours; [`check`](Fence::check) it before you write.
+/// A write to what the lock `name` protects, in a transaction of yours; [`check`](Fence::check) it before you write.
 ///
-/// The resource is a name of your choice for what is protected, usually that of the lock.
+/// `held` is the [`Guard`](tenure_core::Guard), or a [`Sequencer`] of it that was handed to whoever writes. It must be of this very
+/// lock, and of a holder that is alone inside: no reader.
 ///
 /// ```no_run
 /// # async fn pay(db: &mut tokio_postgres::Client, guard: tenure_core::Guard) -> Result<(), Box<dyn std::error::Error>> {
 /// let mut tx = db.transaction().await?;
-/// tenure_postgres::fence(&mut tx, "account/7", guard.token()).check().await?; // an error of kind `Lost` for the late
+/// tenure_postgres::fence(&mut tx, "account/7", &guard).check().await?; // an error of kind `Lost` for the late
 /// tx.execute("UPDATE account SET balance = 5 WHERE id = 7", &[]).await?;
 /// tx.commit().await?;
 /// # Ok(()) }
 /// ```
 ///
 /// Without Rust it is `SELECT tenure_check_fence('account/7', 1731664000000001)`.
-pub fn fence<D: Driver>(transaction: &mut D, resource: impl AsRef<str>, token: Token) -> Fence<'_, D> {
+pub fn fence<D: Driver>(transaction: &mut D, name: impl AsRef<str>, held: impl Into<Sequencer>) -> Fence<'_, D> {
     let Settings { schema, prefix, .. } = Settings::default();
-    Fence { transaction, resource: LockName::new(resource), token, schema, prefix }
+    Fence { transaction, name: LockName::new(name), held: held.into(), schema, prefix }
 }
 
 /// A fenced write; see [`fence()`].
@@ -42,8 +44,8 @@ pub fn fence<D: Driver>(transaction: &mut D, resource: impl AsRef<str>, token: T
 #[must_use = "nothing is refused before `check`"]
 pub struct Fence<'a, D> {
     transaction: &'a mut D,
-    resource: Result<LockName>,
-    token: Token,
+    name: Result<LockName>,
+    held: Sequencer,
     schema: String,
     prefix: String,
 }
@@ -59,16 +61,18 @@ impl<D: Driver> Fence<'_, D> {
         Fence { schema: schema.to_owned(), ..self }
     }
 
-    /// `Ok` if nobody has shown a higher token, and from the commit on everybody with a lower one is refused. Else an error of
-    /// kind [`Lost`](tenure_core::ErrorKind::Lost), and the transaction is aborted: even who ignores the error writes nothing.
+    /// `Ok` if nobody has shown a higher token; from the commit on everybody with a lower one is refused. Else an error of kind
+    /// [`Lost`](tenure_core::ErrorKind::Lost), and the transaction is aborted: even who ignores the error writes nothing.
+    /// Another lock's sequencer and a reader's are refused before the database is asked, as by [`writers_token`].
     ///
     /// # Cancel safety
     /// Dropped, the token may or may not have been shown; it counts from the commit on.
     pub async fn check(self) -> Result<()> {
-        let resource = self.resource?;
+        let name = self.name?;
+        let token = writers_token(&name, &self.held)?;
         let layout = Layout::new(&self.schema, &self.prefix)?;
         let sql = format!("SELECT {}($1, $2)", layout.full("check_fence"));
-        let shown = self.transaction.ask(&sql, resource.as_str(), self.token.get() as i64).await;
-        shown.map(drop).map_err(|refusal| refusal.explain(&layout, "checking a fencing token").with_name(&resource))
+        let shown = self.transaction.ask(&sql, name.as_str(), token).await;
+        shown.map(drop).map_err(|refusal| refusal.explain(&layout, "checking a fencing token").with_name(&name))
     }
 }

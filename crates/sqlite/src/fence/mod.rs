@@ -7,7 +7,8 @@
 //! Who can interleave: nobody. From the check to the commit the transaction is the only one that writes to this database.
 
 use rusqlite::{OptionalExtension, Transaction, params};
-use tenure_core::{Error, ErrorKind, LockName, Result, Token};
+use tenure_core::fence::writers_token;
+use tenure_core::{Error, ErrorKind, LockName, Result, Sequencer};
 
 use crate::error::explained;
 
@@ -19,28 +20,30 @@ pub use own::open_fence;
 const TABLE: &str =
     "CREATE TABLE IF NOT EXISTS main.tenure_fence (name TEXT PRIMARY KEY, token INTEGER NOT NULL) WITHOUT ROWID";
 
-/// A write to `resource` under a token, in a transaction of yours; [`check`](Fence::check) it before you write.
+/// A write to what the lock `name` protects, in a transaction of yours; [`check`](Fence::check) it before you write.
 ///
-/// The resource is a name of your choice for what is protected, usually that of the lock. Its highest token is kept in the table
-/// `tenure_fence` of the connection's main database, which is where the data is; it is made when it is first needed.
+/// `held` is the [`Guard`](tenure_core::Guard), or a [`Sequencer`] of it that was handed to whoever writes. It must be of this very
+/// lock, and of a holder that is alone inside: no reader. The highest token is kept in the table `tenure_fence` of the
+/// connection's main database, which is where the data is; it is made when it is first needed.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # use tenure_core::{ErrorKind, Token};
+/// # use tenure_core::{ErrorKind, Sequencer};
 /// # let mut db = rusqlite::Connection::open_in_memory()?;
 /// # db.execute_batch("CREATE TABLE account (id INTEGER, balance INTEGER)")?;
-/// # let token = Token::new(34);
+/// # let held: Sequencer = "tenure1:mutex:exclusive:34:0:account/7".parse()?;
 /// let tx = db.transaction()?;
-/// tenure_sqlite::fence(&tx, "account/7", token).check()?; // an error of kind `Lost` for whoever comes too late
+/// tenure_sqlite::fence(&tx, "account/7", &held).check()?; // an error of kind `Lost` for whoever comes too late
 /// tx.execute("UPDATE account SET balance = 5 WHERE id = 7", [])?;
 /// tx.commit()?;
 /// # let tx = db.transaction()?;
-/// # let late = tenure_sqlite::fence(&tx, "account/7", Token::new(33)).check().unwrap_err();
+/// # let late: Sequencer = "tenure1:mutex:exclusive:33:0:account/7".parse()?;
+/// # let late = tenure_sqlite::fence(&tx, "account/7", &late).check().unwrap_err();
 /// # assert_eq!(late.kind(), ErrorKind::Lost);
 /// # Ok(()) }
 /// ```
-pub fn fence<'a>(transaction: &'a Transaction<'_>, resource: impl AsRef<str>, token: Token) -> Fence<'a> {
-    Fence { transaction, resource: LockName::new(resource), token }
+pub fn fence<'a>(transaction: &'a Transaction<'_>, name: impl AsRef<str>, held: impl Into<Sequencer>) -> Fence<'a> {
+    Fence { transaction, name: LockName::new(name), held: held.into() }
 }
 
 /// A fenced write; see [`fence()`].
@@ -48,38 +51,37 @@ pub fn fence<'a>(transaction: &'a Transaction<'_>, resource: impl AsRef<str>, to
 #[must_use = "nothing is refused before `check`"]
 pub struct Fence<'a> {
     transaction: &'a Transaction<'a>,
-    resource: Result<LockName>,
-    token: Token,
+    name: Result<LockName>,
+    held: Sequencer,
 }
 
 impl Fence<'_> {
-    /// `Ok` if nobody has shown a higher token, and from the commit on everybody with a lower one is refused. Else an error of
-    /// kind [`Lost`](ErrorKind::Lost): roll back.
+    /// `Ok` if nobody has shown a higher token; from the commit on everybody with a lower one is refused. Else an error of kind
+    /// [`Lost`](ErrorKind::Lost): roll back.
+    /// Another lock's sequencer and a reader's are refused before the database is asked, as by [`writers_token`].
     pub fn check(self) -> Result<()> {
-        let resource = self.resource?;
-        let highest = highest(self.transaction, resource.as_str(), self.token).map_err(|error| {
+        let name = self.name?;
+        let token = writers_token(&name, &self.held)?;
+        let highest = highest(self.transaction, name.as_str(), token).map_err(|error| {
             let path = self.transaction.path().unwrap_or_default();
-            explained(error, path.as_ref(), "checking a fencing token").with_name(&resource)
+            explained(error, path.as_ref(), "checking a fencing token").with_name(&name)
         })?;
-        if highest <= self.token {
+        if highest <= token {
             return Ok(());
         }
-        Err(Error::new(ErrorKind::Lost, format!("the token {} is superseded by {highest}", self.token))
-            .with_name(&resource)
-            .with_hint(
-                "Somebody else has held the lock since and has written. Roll back; nothing of this hold may be written",
-            ))
+        Err(Error::new(ErrorKind::Lost, format!("the token {token} is superseded by {highest}")).with_name(&name).with_hint(
+            "Somebody else has held the lock since and has written. Roll back; nothing of this hold may be written",
+        ))
     }
 }
 
 /// Shows the token, and gives the highest that was ever shown.
-fn highest(transaction: &Transaction<'_>, resource: &str, token: Token) -> rusqlite::Result<Token> {
+fn highest(transaction: &Transaction<'_>, resource: &str, token: i64) -> rusqlite::Result<i64> {
     transaction.prepare_cached(TABLE)?.execute([])?;
     let show = "INSERT INTO main.tenure_fence (name, token) VALUES (?1, ?2)
                 ON CONFLICT (name) DO UPDATE SET token = excluded.token WHERE excluded.token >= token
                 RETURNING token";
     let number = |row: &rusqlite::Row<'_>| row.get::<_, i64>(0);
-    let token = token.get() as i64;
     let shown = transaction.prepare_cached(show)?.query_row(params![resource, token], number).optional()?;
     let highest = match shown {
         Some(highest) => highest,
@@ -88,5 +90,5 @@ fn highest(transaction: &Transaction<'_>, resource: &str, token: Token) -> rusql
             transaction.prepare_cached(sql)?.query_row([resource], number)?
         }
     };
-    Ok(Token::new(highest.max(0) as u64))
+    Ok(highest)
 }

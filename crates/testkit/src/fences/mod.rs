@@ -10,12 +10,13 @@ pub mod order;
 mod racer;
 
 use std::future::{Future, ready};
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_core::backend::BoxFuture;
 use tenure_core::fence::Fence;
-use tenure_core::{Error, ErrorKind, Result};
+use tenure_core::{Error, ErrorKind, Kind, LockName, Mode, Result, Sequencer, Token};
 
 pub use self::list::{Case, boxed};
 pub(crate) use self::racer::{Plan, Racer};
@@ -48,6 +49,26 @@ pub trait FenceHarness: Send + Sync + Sized + 'static {
     fn crash(&self) -> bool {
         false
     }
+}
+
+/// The sequencer of a mutex's holder.
+pub fn writer(name: &str, token: u64) -> Sequencer {
+    sequencer(name, Kind::Mutex, Mode::Exclusive, token)
+}
+
+/// Sequencers that must not pass a fence in a transaction that writes to what the lock `name` protects, however high their tokens
+/// are, and what the error is.
+pub fn strangers(name: &str, token: u64) -> [(Sequencer, ErrorKind); 3] {
+    let some = Mode::Permits { take: NonZeroU32::MIN, of: NonZeroU32::new(2).expect("two") };
+    [
+        (sequencer(&format!("not {name}"), Kind::Mutex, Mode::Exclusive, token), ErrorKind::Mismatch),
+        (sequencer(name, Kind::RwLock, Mode::Shared, token), ErrorKind::Unsupported),
+        (sequencer(name, Kind::Semaphore, some, token), ErrorKind::Unsupported),
+    ]
+}
+
+fn sequencer(name: &str, kind: Kind, mode: Mode, token: u64) -> Sequencer {
+    Sequencer::new(LockName::new(name).expect("a good name"), kind, mode, Token::new(token), 0)
 }
 
 /// A case's surroundings. What fence it is nobody sees, and so a case is compiled once for all of them.

@@ -133,3 +133,20 @@ pub async fn at_the_instant_of_the_grant_with_a_minimum_hold(scene: &Scene) {
     granted_and_dropped(scene, &one, mutex).await;
     scene.is_free(&one, "x").await;
 }
+
+/// A release that does not reach the store, or that nobody waits for any more, is tried again in the background: the holder has let
+/// go, so the name opens at once and not after the ttl and the lock-delay.
+pub async fn a_release_that_is_lost_or_cancelled_is_tried_again(scene: &Scene) {
+    let (client, faults) = scene.faulty_client().await;
+    let mutex = client.mutex("x").unwrap().ttl(LONG).unwrap().lock_delay(LONG).unwrap();
+    let held = mutex.lock().await.unwrap();
+    faults.lose_releases(1);
+    held.release().await.expect_err("the store did not confirm");
+    scene.is_free(&client, "x").await;
+    for polls in 0..4 {
+        let held = mutex.lock().await.unwrap();
+        drop(crate::polls::at_most(polls, Duration::ZERO, held.release()).await);
+        scene.is_free(&client, "x").await;
+    }
+    scene.leaves_nothing([client]).await;
+}

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tenure_core::{ErrorKind, Event, Instant, Kind, Phase};
 
 use super::{LONG, SHORT};
+use crate::silence::Silence;
 use crate::{Rng, Scene, eventually, in_time};
 
 /// `run` stops the future at the loss, and never polls it afterwards. A machine that stands still for all of the ttl has it begin
@@ -166,6 +167,51 @@ pub async fn a_release_that_is_lost_is_tried_again(scene: &Scene) {
     scene.is_free(&client, "x").await;
     scene.leaves_nothing([client]).await;
 }
+
+/// A hold that was broken is lost, also after somebody else has held the name: its check and its release say so. The first holder has
+/// done nothing else through its client; the second one listens, since it has waited. Each is broken and followed by another
+/// client, or by its own.
+pub async fn a_broken_hold_cannot_be_released(scene: &Scene) {
+    let other = scene.client().await;
+    for has_waited in [false, true] {
+        for by_itself in [false, true] {
+            for is_told_first in [false, true] {
+                let client = scene.client().await;
+                let mutex = client.mutex("x").unwrap().ttl(LONG).unwrap();
+                let held = if has_waited {
+                    let before = other.mutex("x").unwrap().lock().await.unwrap();
+                    let waiting = tokio::spawn(async move { mutex.lock().await });
+                    scene.line_is(&other, "x", 1).await;
+                    before.release().await.unwrap();
+                    in_time("it is let in", waiting).await.unwrap().unwrap()
+                } else {
+                    mutex.lock().await.unwrap()
+                };
+                let next = if by_itself { &client } else { &other };
+                let case = format!("has waited: {has_waited}, by itself: {by_itself}");
+                let observed = Silence::watched_by(&other);
+                assert_eq!(next.break_holds("x", None).await.unwrap(), 1, "{case}");
+                let broken = Instant::now();
+                let following = in_time("the next is let in", next.mutex("x").unwrap().lock()).await.unwrap();
+                assert!(following.token() > held.token(), "{case}");
+                if is_told_first {
+                    in_time("the loss is told", held.lost()).await;
+                    let (told, stood_still) = (Instant::now().since(broken), observed.longest().await);
+                    assert!(told < TOLD_AT_ONCE + stood_still, "{case}: told after {told:?}");
+                    assert_eq!(held.check().unwrap_err().kind(), ErrorKind::Lost, "{case}");
+                }
+                let released = held.release().await;
+                assert_eq!(released.map_err(|error| error.kind()), Err(ErrorKind::Lost), "{case}");
+                following.check().unwrap();
+                following.release().await.unwrap();
+                scene.leaves_nothing([client]).await;
+            }
+        }
+    }
+}
+
+/// Within this time a holder is told that its hold was broken, on a machine that does not stand still.
+const TOLD_AT_ONCE: Duration = Duration::from_millis(100);
 
 /// Renewals that fail are jeopardy, which is seen and does nothing by itself; one that works makes it safe again.
 pub async fn jeopardy_is_seen_and_passes(scene: &Scene) {
