@@ -354,6 +354,7 @@ pub(crate) fn ended(rows: &[Row], many: usize) -> Parsed<Vec<(Ended, u64)>> {
     let parse = |says: &[i64]| match says[0] {
         0 => Ok((Ended::Done, says[1] as u64)),
         1 => Ok((Ended::Locked, says[1] as u64)),
+        2 => Ok((Ended::Nothing, says[1] as u64)),
         _ => Err(Garbled),
     };
     let value = numbers.chunks_exact(2).map(parse).collect::<Result<Vec<_>, _>>()?;

@@ -126,7 +126,7 @@ async fn a_name_that_many_are_at_does_not_keep_renewals_out() {
             if asks {
                 assert!(third.acquire(&claims[2], Wait::No).await.unwrap().is_none());
             } else {
-                third.release(&claims[2]).await.unwrap();
+                assert_eq!(third.release(&claims[2]).await.unwrap_err().kind(), ErrorKind::Lost);
             }
             rows("NOT waiting") == "1"
         })

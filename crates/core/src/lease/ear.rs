@@ -63,8 +63,9 @@ const SHORTEST_PACE: Duration = Duration::from_millis(1);
 const LONGEST_PACE: Duration = Duration::from_millis(100);
 /// A waiter that nobody tells looks again after this part of the time it has waited.
 const PART: u32 = 16;
-/// How often a client that holds something looks whether somebody has something to say to it: where nobody tells, and where
-/// it should have been told.
+/// When a client that holds something first looks whether somebody has something to say to it, and how often then: where nobody
+/// tells, and where it should have been told. A store that can tell is listened to from the first look on.
+const FIRST_MAIL: Duration = Duration::from_millis(50);
 const MAIL: Duration = Duration::from_millis(500);
 const SPARE_MAIL: Duration = Duration::from_secs(5);
 /// A token is the server's time of the grant, or one more than the last. So far it may be ahead of that time, where a clock was set back.
@@ -267,7 +268,7 @@ impl Ear {
         }
         waits.held.insert(id);
         if waits.mail.is_none() {
-            let mail = Instant::now() + if told { SPARE_MAIL } else { MAIL };
+            let mail = Instant::now() + if told { SPARE_MAIL } else { FIRST_MAIL };
             waits.mail = Some(mail);
             drop(waits);
             self.ring_before(mail);

@@ -243,6 +243,8 @@ pub struct Ending {
 pub enum Ended {
     /// Nothing of the claim is left.
     Done,
+    /// Nothing of it was there, or only what keeps the name closed: it ran out, it was broken, or it was ended before.
+    Nothing,
     /// Somebody's own transaction has the name just now, and the claim may still be in its line.
     Locked,
 }
