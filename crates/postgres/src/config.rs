@@ -13,6 +13,7 @@ pub const SCHEMES: &[&str] = &["postgres", "postgresql"];
 pub const PARAMETERS: &[&str] = &[
     "schema",
     "prefix",
+    "owner",
     "liveness",
     "connect_limit",
     "answer_limit",
@@ -45,6 +46,9 @@ pub struct Settings {
     pub schema: String,
     /// What the names of all tables and functions begin with. Programs with another prefix do not meet.
     pub prefix: String,
+    /// The role that made the tables and functions, if it is none that is trusted anyway: this user, a superuser, and unless this user is
+    /// a superuser the owner of the schema or of the database.
+    pub owner: Option<String>,
     /// What keeps a hold alive. A prefix is used in one way only.
     pub liveness: Liveness,
     /// How long making a connection may take.
@@ -92,6 +96,7 @@ impl Default for Settings {
             tls: None,
             schema: "public".to_owned(),
             prefix: "tenure_".to_owned(),
+            owner: None,
             liveness: Liveness::Lease,
             connect_limit: Duration::from_secs(5),
             answer_limit: Duration::from_secs(5),
@@ -130,6 +135,7 @@ impl Settings {
                 *field = text.to_owned();
             }
         }
+        settings.owner = url.parameter("owner").map(str::to_owned);
         settings.liveness = match url.parameter("liveness") {
             None | Some("lease") => Liveness::Lease,
             Some("session") => Liveness::Session,

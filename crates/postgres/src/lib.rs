@@ -3,7 +3,7 @@
 //! # Layout
 //!
 //! - `config`: settings and URLs; `connect`: from a URL to a backend, and the tables it needs
-//! - `schema`: what is in the database; `sql/`: the tables, and the algorithm as functions of the server, a file for each verb
+//! - `schema`: what is in the database; `owner`: whose it is; `sql/`: the tables, and the algorithm as functions of the server, a file for each verb
 //! - `verbs`: each verb as a request and its answer; `desk`: each verb on the connection that is meant for it; all that a
 //!   client does around them is in [`tenure_core::lease`]
 //! - `link`: one connection; `ear`: being told; `seal`: by whom
@@ -26,6 +26,7 @@ mod examine;
 mod fence;
 mod in_transaction;
 mod link;
+mod owner;
 mod schema;
 mod seal;
 mod session;

@@ -4,9 +4,10 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tenure_core::backend::Level;
 use tenure_core::{Backend, Client, Environment};
 use tenure_testkit::servers::postgres::{Postgres, PostgresOptions, Session};
-use tenure_testkit::{eventually, in_time};
+use tenure_testkit::{eventually, eventually_async, in_time};
 use tokio::sync::mpsc;
 use tokio_postgres::{AsyncMessage, NoTls};
 
@@ -14,7 +15,8 @@ use tokio_postgres::{AsyncMessage, NoTls};
 const LONG: Duration = Duration::from_secs(600);
 
 async fn open(url: &str) -> Arc<dyn Backend> {
-    let patient = format!("{url}?answer_limit=20s").parse().unwrap();
+    let separator = if url.contains('?') { '&' } else { '?' };
+    let patient = format!("{url}{separator}answer_limit=20s").parse().unwrap();
     tenure_postgres::connect(&patient).await.unwrap_or_else(|error| panic!("{url}: {error}"))
 }
 
@@ -119,7 +121,8 @@ async fn a_viewer_forges_no_grant() {
     assert_eq!(holder.ask("heard", "please").await.unwrap(), 1);
     in_time("the last message is heard", let_in.asked()).await;
     assert!(!waiting.is_finished(), "a made up message lets somebody in");
-    assert_eq!(client(&server.url_as("viewer", "", "postgres")).await.view("x").await.unwrap().line.len(), 1, "it may look");
+    let looks = client(&format!("{}?owner=app", server.url_as("viewer", "", "postgres"))).await;
+    assert_eq!(looks.view("x").await.unwrap().line.len(), 1, "it may look");
     held.check().unwrap();
     let mine = held.token();
     held.release().await.unwrap();
@@ -129,4 +132,119 @@ async fn a_viewer_forges_no_grant() {
     assert_eq!(last, [[theirs.token().to_string()]]);
     theirs.release().await.unwrap();
     let_in.release().await.unwrap();
+}
+
+/// Whoever made the functions has what is in them run by everybody who locks: nobody calls those of a stranger, nor makes the rest beside them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_strangers_functions_are_not_called() {
+    let server = Postgres::start(PostgresOptions::new());
+    server.sql("CREATE ROLE stranger LOGIN; CREATE ROLE app LOGIN; GRANT CREATE, USAGE ON SCHEMA public TO stranger, app");
+    let stranger = |sql: &str| {
+        let mut session = server.session().unwrap();
+        session.sql("SET SESSION AUTHORIZATION stranger").unwrap();
+        session.sql(sql).unwrap();
+    };
+    let url_of = |user: &str, more: &str| format!("{}?answer_limit=20s{more}", server.url_as(user, "", "postgres"));
+    let evil = |function: &str| {
+        format!(
+            "CREATE OR REPLACE FUNCTION {function}() RETURNS bigint LANGUAGE plpgsql AS \
+             $$ BEGIN RAISE 'it was called by %', current_user; END $$"
+        )
+    };
+    // Nothing but one function; all of it; and a fence's table.
+    stranger(&evil("some_clock"));
+    tenure_postgres::migrate(&url_of("stranger", "&prefix=all_").parse().unwrap()).await.unwrap();
+    stranger(&evil("all_clock"));
+    stranger("GRANT ALL ON ALL TABLES IN SCHEMA public TO app");
+    stranger("CREATE TABLE public.fence_fence (name text COLLATE \"C\" PRIMARY KEY, token bigint NOT NULL)");
+    for user in ["postgres", "app"] {
+        for prefix in ["some_", "all_", "fence_"] {
+            for liveness in ["lease", "session"] {
+                let url = url_of(user, &format!("&prefix={prefix}&liveness={liveness}")).parse().unwrap();
+                for outcome in [
+                    tenure_postgres::connect(&url).await.map(drop),
+                    tenure_postgres::migrate(&url).await,
+                    tenure_postgres::open_fence(&url).await.map(drop),
+                ] {
+                    let error = outcome.expect_err(&format!("{user} trusts a stranger with {prefix}"));
+                    assert!(error.to_string().contains("belongs, all or in part, to stranger"), "{user}, {prefix}: {error}");
+                }
+            }
+        }
+    }
+    assert_eq!(
+        server.sql("SELECT count(*) FROM pg_proc WHERE proname LIKE 'some\\_%'"),
+        [["1"]],
+        "nothing was made beside it"
+    );
+
+    // Its own are its own; and whoever says that it is no stranger believes it.
+    let clock = "CREATE OR REPLACE FUNCTION all_clock() RETURNS bigint LANGUAGE sql AS \
+                 'SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint'";
+    stranger(clock);
+    for (user, more) in [("stranger", ""), ("app", "&owner=stranger"), ("postgres", "&owner=stranger")] {
+        let url = url_of(user, &format!("&prefix=all_{more}"));
+        let backend = tenure_postgres::connect(&url.parse().unwrap()).await.unwrap();
+        let client = Client::with_environment(backend, Environment::real()).unwrap();
+        let findings = client.examine().await.unwrap();
+        let owner = findings.iter().find(|finding| finding.what == "owner").unwrap();
+        assert!(owner.level == Level::Good && owner.says.starts_with("stranger: "), "{owner:?}");
+        client.mutex("x").unwrap().lock().await.unwrap().release().await.unwrap();
+    }
+    // Of whoever owns the database everybody in it is in the hand, but for superusers.
+    server.sql("ALTER DATABASE postgres OWNER TO stranger");
+    drop(tenure_postgres::connect(&url_of("app", "&prefix=all_").parse().unwrap()).await.unwrap());
+    tenure_postgres::connect(&url_of("postgres", "&prefix=all_").parse().unwrap()).await.map(drop).unwrap_err();
+}
+
+/// Whoever may create anything in a schema of the search path can make operators and functions that fit better than PostgreSQL's own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_strangers_operators_are_not_called() {
+    let server = Postgres::start(PostgresOptions::new());
+    for (number, (operator, left, right)) in [
+        ("*", "numeric", "integer"),
+        ("*", "double precision", "numeric"),
+        ("*", "double precision", "integer"),
+        ("*", "bigint", "interval"),
+        ("&", "bigint", "integer"),
+        ("/", "bigint", "numeric"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        server.sql(&format!(
+            "CREATE FUNCTION public.evil{number}({left}, {right}) RETURNS {left} LANGUAGE plpgsql AS $$ BEGIN RAISE 'it is called'; END $$; \
+             CREATE OPERATOR public.{operator} (LEFTARG = {left}, RIGHTARG = {right}, FUNCTION = public.evil{number})"
+        ));
+    }
+    for function in
+        ["hashtextextended(text, integer)", "nextval(text)", "lpad(text, integer, varchar)", "repeat(text, bigint)"]
+    {
+        server.sql(&format!(
+            "CREATE FUNCTION public.{function} RETURNS bigint LANGUAGE plpgsql AS $$ BEGIN RAISE 'it is called'; END $$"
+        ));
+    }
+    for liveness in ["lease", "session"] {
+        let url = format!("{}?prefix={liveness}_&liveness={liveness}", server.url());
+        let backend = tenure_postgres::connect(&format!("{url}&answer_limit=20s").parse().unwrap()).await.unwrap();
+        let client = Client::with_environment(backend, Environment::real()).unwrap();
+        for kind in 0..2 {
+            let (mutex, lock) = (client.mutex("x").unwrap(), client.rw_lock("y").unwrap());
+            let (first, reader) = (mutex.lock().await.unwrap(), lock.read().await.unwrap());
+            let waiting = tokio::spawn(async move { (mutex.lock().await.unwrap(), lock.write().await.unwrap()) });
+            eventually_async("it waits", async || client.view("x").await.unwrap().line.len() == 1).await;
+            assert_eq!(client.list("", None, 9).await.unwrap().len(), 2);
+            assert_eq!(client.ask("x", "please").await.unwrap(), 1);
+            match kind {
+                0 => first.release().await.unwrap(),
+                _ => assert_eq!(client.break_holds("x", None).await.unwrap(), 1),
+            }
+            reader.release().await.unwrap();
+            let (second, writer) = in_time("it is let in", waiting).await.unwrap();
+            second.release().await.unwrap();
+            writer.release().await.unwrap();
+        }
+        client.examine().await.unwrap();
+        client.close().await.unwrap();
+    }
 }

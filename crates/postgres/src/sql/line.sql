@@ -1,18 +1,21 @@
 -- What the verbs share. tenure's `core::record` says what it means; this does the same, and a test holds it to that.
 
+-- Whatever the search path of whoever calls has: a verb either sets its own, or, where a hand-over would wait for that, names every operator
+-- and function so that none but PostgreSQL's own can be meant, by its schema or since no other could fit better.
+
 -- The server's clock.
 CREATE OR REPLACE FUNCTION {clock}() RETURNS bigint LANGUAGE sql VOLATILE AS
-$$ SELECT (extract(epoch FROM clock_timestamp()) * 1000000::numeric)::bigint $$;
+$$ SELECT (extract(epoch FROM pg_catalog.clock_timestamp()) OPERATOR(pg_catalog.*) 1000000::numeric)::bigint $$;
 
 -- The advisory lock of a name. A verb has it shared while it runs and never waits for it; whoever locks a name in a
 -- transaction of its own has it exclusively for as long as that takes. Two names may have the same one: then a verb is told
 -- once in a while that a name is locked which is not, and comes again.
 CREATE OR REPLACE FUNCTION {key}(of_name text) RETURNS bigint LANGUAGE sql IMMUTABLE AS
-$$ SELECT hashtextextended('{SCHEMA}.{PREFIX}/' || of_name, 2::bigint) $$;
+$$ SELECT pg_catalog.hashtextextended('{SCHEMA}.{PREFIX}/' || of_name, 2::bigint) $$;
 
 -- The channel that a client listens to.
 CREATE OR REPLACE FUNCTION {channel}(of_client bigint) RETURNS text LANGUAGE sql IMMUTABLE AS
-$$ SELECT '{PREFIX}' || lpad(to_hex(of_client), 16, '0') $$;
+$$ SELECT '{PREFIX}' || pg_catalog.lpad(pg_catalog.to_hex(of_client), 16, '0'::text) $$;
 
 -- Tells a client that it was let in. Anybody can send such a message, and hear this one: so it bears a seal, which others cannot make.
 -- A client that has left no key yet looks after its claim all the same.
