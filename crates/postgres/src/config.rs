@@ -19,6 +19,7 @@ pub const PARAMETERS: &[&str] = &[
     "answer_limit",
     "patience",
     "strict",
+    "insecure_login",
     "max_sessions",
     "assume_direct",
     "tls",
@@ -59,6 +60,8 @@ pub struct Settings {
     pub patience: Duration,
     /// Refuse to connect where `doctor` would call something bad.
     pub strict: bool,
+    /// Without TLS: give the password also to a server of another host that asks for it in clear or as MD5, and not by SCRAM alone.
+    pub insecure_login: bool,
     /// With sessions: how many claims may have a session of their own at a time, to wait on or because they had to wait.
     pub max_sessions: usize,
     /// With sessions: no pooler lends a connection to others between two statements, whatever it looks like.
@@ -102,6 +105,7 @@ impl Default for Settings {
             answer_limit: Duration::from_secs(5),
             patience: Duration::from_secs(30),
             strict: false,
+            insecure_login: false,
             max_sessions: 50,
             assume_direct: false,
         }
@@ -149,6 +153,7 @@ impl Settings {
             url.read_duration(name, field)?;
         }
         url.read_yes_no("strict", &mut settings.strict)?;
+        url.read_yes_no("insecure_login", &mut settings.insecure_login)?;
         url.read_yes_no("assume_direct", &mut settings.assume_direct)?;
         if let Some(text) = url.parameter("max_sessions") {
             let number = text.parse().ok().filter(|number| (1..=10_000).contains(number));
@@ -187,6 +192,11 @@ impl Settings {
         format!("postgres://{user}{}/{database}", hosts.join(","))
     }
 
+    /// Whether a connection to this server may give the password only where that shows it to nobody.
+    pub(crate) fn is_scram_only(&self, address: &Address) -> bool {
+        self.tls.is_none() && self.password.is_some() && !self.insecure_login && !is_here(&address.host)
+    }
+
     /// How the driver reaches a server. Nothing is sent at startup that a pooler might not know.
     pub(crate) fn driver(&self, address: &Address) -> tokio_postgres::Config {
         let mut config = tokio_postgres::Config::new();
@@ -206,6 +216,11 @@ impl Settings {
         config.connect_timeout(self.connect_limit);
         config
     }
+}
+
+/// Whether it is this host.
+pub(crate) fn is_here(host: &str) -> bool {
+    host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
 fn url_has_tls_files(url: &StoreUrl) -> bool {

@@ -7,7 +7,7 @@ use tenure_core::lease::Failure;
 use tenure_core::{Address, Clock, Error, ErrorKind, Result};
 use tokio_postgres::{Client, Row};
 
-use crate::config::Settings;
+use crate::config::{Settings, is_here};
 use crate::desk::Shared;
 use crate::owner::{Owners, owners};
 use crate::schema::{Layout, TABLES};
@@ -301,8 +301,6 @@ fn clock(server: &Server) -> Finding {
 
 fn network(settings: &Settings) -> Finding {
     let what = "network";
-    let is_here =
-        |host: &str| host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback());
     match &settings.tls {
         Some(_) => finding(Level::Good, what, "encrypted"),
         None if settings.servers.iter().all(|server| is_here(&server.host)) => finding(Level::Good, what, "this host only"),

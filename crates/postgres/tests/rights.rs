@@ -5,9 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_core::backend::Level;
-use tenure_core::{Backend, Client, Environment};
+use tenure_core::{Backend, Client, Environment, ErrorKind};
 use tenure_testkit::servers::postgres::{Postgres, PostgresOptions, Session};
 use tenure_testkit::{eventually, eventually_async, in_time};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio_postgres::{AsyncMessage, NoTls};
 
@@ -132,6 +134,64 @@ async fn a_viewer_forges_no_grant() {
     assert_eq!(last, [[theirs.token().to_string()]]);
     theirs.release().await.unwrap();
     let_in.release().await.unwrap();
+}
+
+/// A server that is none: it wants the password in this way, and gives what it is told, to the end of the connection.
+async fn asks_for_the_password(how: &'static [u8]) -> (u16, tokio::task::JoinHandle<Vec<u8>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let told = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut hello = vec![0; stream.read_u32().await.unwrap() as usize - 4];
+        stream.read_exact(&mut hello).await.unwrap();
+        let length = 4 + how.len() as u32;
+        stream.write_all(&[&b"R"[..], &length.to_be_bytes(), how].concat()).await.unwrap();
+        let mut told = Vec::new();
+        let mut part = [0; 256];
+        while let Ok(many @ 1..) = stream.read(&mut part).await {
+            told.extend(&part[..many]);
+            if part[0] == b'p' {
+                break;
+            }
+        }
+        told
+    });
+    (port, told)
+}
+
+/// To whoever answers at the address of another host the password is told by SCRAM or not at all, on either kind of connection.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_password_is_not_told_to_whoever_asks() {
+    const CLEAR: &[u8] = &[0, 0, 0, 3];
+    const MD5: &[u8] = &[0, 0, 0, 5, b's', b'a', b'l', b't'];
+    // 0.0.0.0 is this host too, but none that we take for it.
+    for (host, opt_in, is_told) in
+        [("0.0.0.0", "", false), ("0.0.0.0", "&insecure_login=yes", true), ("127.0.0.1", "", true), ("localhost", "", true)]
+    {
+        for how in [CLEAR, MD5] {
+            let (port, told) = asks_for_the_password(how).await;
+            let url = format!("postgres://app:swordfish@{host}:{port}/app?connect_limit=5s&answer_limit=5s{opt_in}");
+            let connecting = async move { tenure_postgres::connect(&url.parse().unwrap()).await.map(drop) };
+            let connecting = tokio::spawn(connecting);
+            let told = in_time("it has its answer", told).await.unwrap();
+            assert_eq!(!told.is_empty(), is_told, "{host}{opt_in}: {how:?}");
+            if is_told {
+                connecting.abort();
+                continue;
+            }
+            let error = in_time("it is refused", connecting).await.unwrap().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Backend, "{error}");
+            assert!(error.to_string().contains("insecure_login=yes"), "{error}");
+        }
+    }
+    let server = Postgres::start(PostgresOptions::new().password("swordfish"));
+    for liveness in ["lease", "session"] {
+        let url = server.url().replace("127.0.0.1", "0.0.0.0");
+        let url = format!("{url}?liveness={liveness}&prefix={liveness}_&answer_limit=20s");
+        let backend = tenure_postgres::connect(&url.parse().unwrap()).await.unwrap();
+        let client = Client::with_environment(backend, Environment::real()).unwrap();
+        client.mutex("x").unwrap().lock().await.unwrap().release().await.unwrap();
+    }
 }
 
 /// Whoever made the functions has what is in them run by everybody who locks: nobody calls those of a stranger, nor makes the rest beside them.

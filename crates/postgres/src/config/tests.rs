@@ -35,14 +35,14 @@ fn servers_users_and_databases() {
 #[test]
 fn every_parameter_is_read() {
     let settings = good(
-        "postgres://db/x?schema=locks&prefix=a_&owner=dba&liveness=session&connect_limit=1s&answer_limit=2s&patience=3s&strict=yes\
+        "postgres://db/x?schema=locks&prefix=a_&owner=dba&liveness=session&connect_limit=1s&answer_limit=2s&patience=3s&strict=yes&insecure_login=yes\
          &tls=yes&ca=/ca.pem&cert=/c.pem&key=/k.pem&server_name=db.internal",
     );
     assert_eq!((settings.schema.as_str(), settings.prefix.as_str()), ("locks", "a_"));
     assert_eq!((settings.owner.as_deref(), settings.liveness), (Some("dba"), Liveness::Session));
     let limits = [settings.connect_limit, settings.answer_limit, settings.patience];
     assert_eq!(limits, [1, 2, 3].map(Duration::from_secs));
-    assert!(settings.strict);
+    assert!(settings.strict && settings.insecure_login);
     assert_eq!(settings.tls.unwrap().server_name.as_deref(), Some("db.internal"));
 }
 

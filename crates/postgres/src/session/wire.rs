@@ -17,6 +17,7 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 use super::moving::{Drive, Mover, MovingStream, Place};
 use crate::config::Settings;
 use crate::error::{After, explain, explain_connect, refused};
+use crate::login::ScramOnly;
 
 /// A connection that is one session.
 pub(super) struct Wire {
@@ -49,6 +50,11 @@ impl Wire {
             .map_err(|error| refused(unreachable(address, settings, error)))?;
         let mut config = settings.driver(address);
         let (client, connection): (Client, Box<dyn Drive>) = match &settings.tls {
+            None if settings.is_scram_only(address) => {
+                ScramOnly::prepare(&mut config);
+                let (client, connection) = config.connect_raw(stream, ScramOnly).await.map_err(failed)?;
+                (client, Box::new(Driver(connection)))
+            }
             None => {
                 config.ssl_mode(SslMode::Disable);
                 let (client, connection) = config.connect_raw(stream, NoTls).await.map_err(failed)?;
