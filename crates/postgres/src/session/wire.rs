@@ -10,6 +10,7 @@ use tenure_core::lease::Failure;
 use tenure_core::{Address, Error, ErrorKind};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_postgres::config::SslMode;
+use tokio_postgres::error::SqlState;
 use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::{Client, Connection, NoTls};
 use tokio_postgres_rustls::MakeRustlsConnect;
@@ -119,8 +120,10 @@ impl Wire {
 
     /// What an error on it means; `doing` completes "while …".
     pub(super) fn failed(&self, error: tokio_postgres::Error, doing: &str) -> Failure {
+        // What was prepared is there as long as the session is: this is another one.
+        let is_another = error.code() == Some(&SqlState::INVALID_SQL_STATEMENT_NAME);
         let (failure, after) = explain(error, Some(&self.address), &self.settings, doing);
-        if after == After::Over {
+        if after == After::Over || is_another {
             self.close();
         }
         failure
