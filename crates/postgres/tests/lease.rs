@@ -185,7 +185,7 @@ async fn tables_of_version_1_are_changed() {
     let held = client(&postgres.url()).await.mutex("x").unwrap().lock().await.unwrap();
     assert!(held.token().get() > 9_000_000_000_000_000, "the name's row is the same");
     assert_eq!(postgres.sql("SELECT (solo).token = last FROM tenure_name"), [["t"]]);
-    assert_eq!(postgres.sql("SELECT version FROM tenure_setup"), [["2"]]);
+    assert_eq!(postgres.sql("SELECT version FROM tenure_setup"), [["3"]]);
     assert_eq!(postgres.sql("SELECT count(*) FROM pg_proc WHERE proname = 'tenure_renew'"), [["1"]], "the old one has gone");
     held.release().await.unwrap();
 }
@@ -316,7 +316,7 @@ async fn tables_that_several_make_at_once() {
     let settings = tenure_postgres::Settings::from_url(&format!("{}?schema=locks", postgres.url()).parse().unwrap());
     let ddl = tenure_postgres::schema(&settings.unwrap()).unwrap();
     postgres.sql(&ddl); // again, as an administrator would
-    assert_eq!(postgres.sql("SELECT version FROM locks.tenure_setup"), [["2"]]);
+    assert_eq!(postgres.sql("SELECT version FROM locks.tenure_setup"), [["3"]]);
 }
 
 /// Marks and the rows of dead clients go with time, as soon as somebody uses the store.
