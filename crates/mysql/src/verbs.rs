@@ -153,6 +153,7 @@ pub(crate) fn ended(sets: &Rows) -> Read<Vec<tenure_core::lease::Ended>> {
         answers.push(match text(row, 1).as_str() {
             "done" => Ended::Done,
             "locked" => Ended::Locked,
+            "nothing" => Ended::Nothing,
             _ => return Err(Nonsense),
         });
     }

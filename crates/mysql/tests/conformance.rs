@@ -54,6 +54,10 @@ impl Harness for Lease {
         Some(self.address())
     }
 
+    fn tells_holders(&self) -> bool {
+        false
+    }
+
     async fn open(url: &str) -> Result<Arc<dyn Backend>> {
         tenure_mysql::connect(&url.parse()?).await
     }

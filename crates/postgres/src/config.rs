@@ -13,11 +13,13 @@ pub const SCHEMES: &[&str] = &["postgres", "postgresql"];
 pub const PARAMETERS: &[&str] = &[
     "schema",
     "prefix",
+    "owner",
     "liveness",
     "connect_limit",
     "answer_limit",
     "patience",
     "strict",
+    "insecure_login",
     "max_sessions",
     "assume_direct",
     "tls",
@@ -45,6 +47,9 @@ pub struct Settings {
     pub schema: String,
     /// What the names of all tables and functions begin with. Programs with another prefix do not meet.
     pub prefix: String,
+    /// The role that made the tables and functions, if it is none that is trusted anyway: this user, a superuser, and unless this user is
+    /// a superuser the owner of the schema or of the database.
+    pub owner: Option<String>,
     /// What keeps a hold alive. A prefix is used in one way only.
     pub liveness: Liveness,
     /// How long making a connection may take.
@@ -55,6 +60,8 @@ pub struct Settings {
     pub patience: Duration,
     /// Refuse to connect where `doctor` would call something bad.
     pub strict: bool,
+    /// Without TLS: give the password also to a server of another host that asks for it in clear or as MD5, and not by SCRAM alone.
+    pub insecure_login: bool,
     /// With sessions: how many claims may have a session of their own at a time, to wait on or because they had to wait.
     pub max_sessions: usize,
     /// With sessions: no pooler lends a connection to others between two statements, whatever it looks like.
@@ -92,11 +99,13 @@ impl Default for Settings {
             tls: None,
             schema: "public".to_owned(),
             prefix: "tenure_".to_owned(),
+            owner: None,
             liveness: Liveness::Lease,
             connect_limit: Duration::from_secs(5),
             answer_limit: Duration::from_secs(5),
             patience: Duration::from_secs(30),
             strict: false,
+            insecure_login: false,
             max_sessions: 50,
             assume_direct: false,
         }
@@ -130,6 +139,7 @@ impl Settings {
                 *field = text.to_owned();
             }
         }
+        settings.owner = url.parameter("owner").map(str::to_owned);
         settings.liveness = match url.parameter("liveness") {
             None | Some("lease") => Liveness::Lease,
             Some("session") => Liveness::Session,
@@ -143,6 +153,7 @@ impl Settings {
             url.read_duration(name, field)?;
         }
         url.read_yes_no("strict", &mut settings.strict)?;
+        url.read_yes_no("insecure_login", &mut settings.insecure_login)?;
         url.read_yes_no("assume_direct", &mut settings.assume_direct)?;
         if let Some(text) = url.parameter("max_sessions") {
             let number = text.parse().ok().filter(|number| (1..=10_000).contains(number));
@@ -181,6 +192,11 @@ impl Settings {
         format!("postgres://{user}{}/{database}", hosts.join(","))
     }
 
+    /// Whether a connection to this server may give the password only where that shows it to nobody.
+    pub(crate) fn is_scram_only(&self, address: &Address) -> bool {
+        self.tls.is_none() && self.password.is_some() && !self.insecure_login && !is_here(&address.host)
+    }
+
     /// How the driver reaches a server. Nothing is sent at startup that a pooler might not know.
     pub(crate) fn driver(&self, address: &Address) -> tokio_postgres::Config {
         let mut config = tokio_postgres::Config::new();
@@ -200,6 +216,11 @@ impl Settings {
         config.connect_timeout(self.connect_limit);
         config
     }
+}
+
+/// Whether it is this host.
+pub(crate) fn is_here(host: &str) -> bool {
+    host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
 fn url_has_tls_files(url: &StoreUrl) -> bool {

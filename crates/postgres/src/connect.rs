@@ -11,6 +11,7 @@ use crate::config::{Liveness, Settings};
 use crate::desk::{PostgresDesk, Shared};
 use crate::examine::forbid_bad;
 use crate::link::{Link, Live};
+use crate::owner::refuse_strangers;
 use crate::schema::{self, Layout, VERSION};
 use crate::session;
 
@@ -40,11 +41,12 @@ pub async fn migrate(url: &StoreUrl) -> Result<()> {
     let layout = settings.check()?;
     let nobody: Arc<dyn Listener> = Arc::new(Nobody);
     let live = Link::new(&settings, &nobody, false).live().await?;
+    refuse_strangers(&live, &settings, &layout).await?;
     if let Some((found, _)) = version(&live, &layout).await?.filter(|(found, _)| *found > VERSION) {
         return Err(newer(found, &settings));
     }
     make(&live, &layout).await?;
-    Ok(())
+    refuse_strangers(&live, &settings, &layout).await // somebody may have been there while we made the rest
 }
 
 async fn lease(settings: Settings) -> Result<Arc<dyn Backend>> {
@@ -57,12 +59,14 @@ async fn lease(settings: Settings) -> Result<Arc<dyn Backend>> {
 pub(crate) async fn prepare(shared: &Arc<Shared>) -> Result<()> {
     let (settings, layout) = (&shared.settings, &shared.layout);
     let live = shared.asks.live().await?;
+    refuse_strangers(&live, settings, layout).await?;
     match version(&live, layout).await? {
         Some((VERSION, stamp)) => repair(&live, layout, stamp).await?,
         Some((found, _)) if found > VERSION => return Err(newer(found, settings)),
         found => {
             let found = found.map(|(found, _)| found);
             make(&live, layout).await.map_err(|failure| absent(failure, found, settings, layout))?;
+            refuse_strangers(&live, settings, layout).await?; // somebody may have been there while we made the rest
         }
     }
     declare(&live, settings, layout).await?;

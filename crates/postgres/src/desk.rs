@@ -19,6 +19,7 @@ use crate::config::Settings;
 use crate::ear::Ear;
 use crate::link::{Link, Live};
 use crate::schema::Layout;
+use crate::seal::NotifyKey;
 use crate::verbs::{self, Garbled, Request, Verbs};
 
 /// What PostgreSQL does, by leases.
@@ -40,6 +41,7 @@ pub(crate) struct PostgresDesk {
     settings: Arc<Settings>,
     layout: Layout,
     me: ClientKey,
+    notify_key: NotifyKey,
     /// Made when it is known who listens, which is before anything else.
     shared: OnceLock<Arc<Shared>>,
 }
@@ -50,6 +52,7 @@ pub(crate) struct Shared {
     pub(crate) layout: Layout,
     pub(crate) verbs: Verbs,
     pub(crate) me: ClientKey,
+    pub(crate) notify_key: NotifyKey,
     pub(crate) asks: Link,
     keep: Link,
     pub(crate) ear_link: Link,
@@ -64,6 +67,11 @@ impl Shared {
 
     pub(crate) fn home(&self) -> Option<Handle> {
         self.listener.home()
+    }
+
+    /// With what messages to us are sealed, if they arrive.
+    fn heard_with(&self) -> Option<&NotifyKey> {
+        self.ear.listens().then_some(&self.notify_key)
     }
 
     /// An answer that none of our functions gives.
@@ -115,7 +123,8 @@ impl PostgresDesk {
         getrandom::fill(&mut bytes)
             .map_err(|error| Error::new(ErrorKind::Unavailable, "the kernel gave no random numbers").with_source(error))?;
         let me = ClientKey::from_le_bytes(bytes);
-        Ok(PostgresDesk { settings: Arc::new(settings), layout, me, shared: OnceLock::new() })
+        let notify_key = NotifyKey::draw()?;
+        Ok(PostgresDesk { settings: Arc::new(settings), layout, me, notify_key, shared: OnceLock::new() })
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
@@ -161,6 +170,7 @@ impl Desk for PostgresDesk {
             layout: self.layout.clone(),
             verbs: Verbs::new(&self.layout),
             me: self.me,
+            notify_key: self.notify_key.clone(),
             keep: asks.beside(true),
             ear_link: asks.beside(true),
             asks,
@@ -175,11 +185,11 @@ impl Desk for PostgresDesk {
             let shared = self.shared();
             // Whoever is let in must be able to renew, though others take every connection that is left.
             shared.keep.live().await?;
-            let listens = shared.ear.listens();
-            let request = shared.verbs.ask(self.me, listens, ALIVE, asks);
+            let key = shared.heard_with();
+            let request = shared.verbs.ask(self.me, key, ALIVE, asks);
             let said = shared.ask(request, "asking for a lock", |rows| verbs::asked(rows, asks.len())).await?;
             let waits = said.value.iter().any(|(asked, _)| matches!(asked, Asked::Queued { .. }));
-            if waits && !listens && shared.ear.listens() {
+            if waits && key.is_none() && shared.ear.listens() {
                 shared.tell_that_we_listen(); // the ear was made meanwhile, and our ask said that we have none
             }
             Ok(Said { now: said.now, value: said.value.into_iter().map(|(asked, _)| asked).collect() })
@@ -220,7 +230,7 @@ impl Desk for PostgresDesk {
             };
             let mut guard = UntilAnswered { live: Some(&live), since: Instant::now() };
             let claims = waiters.iter().map(|(name, id)| (name, *id));
-            let request = shared.verbs.touch(self.me, beat, shared.ear.listens(), ALIVE, claims);
+            let request = shared.verbs.touch(self.me, beat, shared.heard_with(), ALIVE, claims);
             let parse = |rows: &[Row]| verbs::touched(rows, waiters.len());
             let answer = shared.on(&live, request, "looking after waiters", parse).await;
             guard.live = None;

@@ -125,7 +125,7 @@ impl Shared {
     async fn start_being_told(&self, live: &Live) {
         let mut tries = 0;
         let told = loop {
-            let asked = match live.send(&self.verbs.hear(self.me), "listening").await {
+            let asked = match live.send(&self.verbs.hear(self.me, &self.notify_key), "listening").await {
                 Ok(_) => live.send(&self.verbs.outlast(self.me), "listening").await,
                 failed => failed,
             };
@@ -163,7 +163,8 @@ impl Shared {
     /// Fetches what others had to say.
     async fn fetch_mail(self: Arc<Self>) {
         let Some(live) = self.ear_link.open() else { return };
-        let request = self.verbs.touch(self.me, false, true, tenure_core::lease::ALIVE, std::iter::empty());
+        let request =
+            self.verbs.touch(self.me, false, Some(&self.notify_key), tenure_core::lease::ALIVE, std::iter::empty());
         let Ok(rows) = live.send(&request, "fetching messages").await else { return };
         if let Ok(said) = verbs::touched(&rows, 0) {
             said.value.mail.into_iter().for_each(|message| self.listener().told(message));
@@ -203,7 +204,7 @@ impl Pushes for Heard {
             return;
         }
         let Some(shared) = self.shared.upgrade() else { return };
-        match verbs::told(payload) {
+        match verbs::told(payload, &shared.notify_key) {
             Ok(Some(message)) => shared.listener().told(message),
             Ok(None) => drop(tokio::spawn(shared.fetch_mail())),
             Err(_) => {} // not one of ours

@@ -11,6 +11,7 @@ use tenure_core::{Address, Error, ErrorKind};
 use tokio_postgres::error::{DbError, SqlState};
 
 use crate::config::Settings;
+use crate::login::AsksForPassword;
 use crate::schema::Layout;
 
 /// What is to be done about a connection after an error on it.
@@ -61,7 +62,9 @@ pub(crate) fn refused(error: Error) -> Failure {
 /// What became of the request, whether trying again may help, and whether the connection goes on.
 fn judge(error: &tokio_postgres::Error) -> (Fate, bool, After) {
     let Some(db) = error.as_db_error() else {
-        let again = tls_error(error).is_none() && io_error(error).is_none_or(|io| io.kind() != io::ErrorKind::InvalidInput);
+        let again = tls_error(error).is_none()
+            && !asks_for_password(error)
+            && io_error(error).is_none_or(|io| io.kind() != io::ErrorKind::InvalidInput);
         return (Fate::Unknown, again, After::Over);
     };
     let code = db.code();
@@ -227,6 +230,11 @@ fn unanswered(error: &tokio_postgres::Error, settings: &Settings) -> (ErrorKind,
     if let Some(fault) = tls_error(error) {
         return (Backend, "TLS with the server failed", tenure_tls::hint(fault, "tls=no"));
     }
+    if asks_for_password(error) {
+        let hint = "Nothing is encrypted here, and whoever answers at that address would have it. Use tls=yes, or have the server keep and \
+                    ask for passwords as scram-sha-256; insecure_login=yes gives it all the same";
+        return (Backend, "the server asks for the password in clear or as MD5", Some(hint.to_owned()));
+    }
     let text = error.to_string();
     let cause = error.source().map(ToString::to_string).unwrap_or_default();
     if text.contains("TLS handshake") && cause.contains("does not support TLS") {
@@ -262,6 +270,11 @@ fn source(db: &DbError) -> String {
 
 fn io_error(error: &tokio_postgres::Error) -> Option<&io::Error> {
     error.source()?.downcast_ref::<io::Error>()
+}
+
+/// Whether the server wants what is not told it.
+fn asks_for_password(error: &tokio_postgres::Error) -> bool {
+    io_error(error).and_then(io::Error::get_ref).is_some_and(|inner| inner.is::<AsksForPassword>())
 }
 
 /// What rustls says, where that is the trouble: it is the certificate or the settings, not the network.

@@ -7,9 +7,10 @@ use tenure_core::lease::Failure;
 use tenure_core::{Address, Clock, Error, ErrorKind, Result};
 use tokio_postgres::{Client, Row};
 
-use crate::config::Settings;
+use crate::config::{Settings, is_here};
 use crate::connect;
 use crate::desk::Shared;
+use crate::owner::{Owners, owners};
 use crate::schema::{self, Layout, TABLES};
 
 /// The oldest version that has all that is used here.
@@ -51,9 +52,11 @@ pub(crate) struct Server {
 pub(crate) async fn look(client: &Client, settings: &Settings) -> std::result::Result<Server, tokio_postgres::Error> {
     let setup = format!("{}.{}setup", settings.schema, settings.prefix);
     let sql = format!(
-        "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, current_setting('server_version_num')::integer, \
+        "SELECT (extract(epoch FROM clock_timestamp()) OPERATOR(pg_catalog.*) 1000000)::bigint, \
+         current_setting('server_version_num')::integer, \
          current_setting('server_version'), pg_is_in_recovery(), current_setting('transaction_read_only') = 'on', \
-         current_setting('server_encoding'), (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint::text, \
+         current_setting('server_encoding'), \
+         (extract(epoch FROM pg_postmaster_start_time()) OPERATOR(pg_catalog.*) 1000000)::bigint::text, \
          to_regclass('{setup}') IS NOT NULL"
     );
     let before = Clock::Boot.wall_micros();
@@ -115,6 +118,7 @@ impl Shared {
         findings.push(durability(&settings).map_err(|error| self.unreadable(error))?);
         let replication = row(live.read(REPLICATION, "looking at its standbys").await?)?;
         findings.push(replicas(&replication).map_err(|error| self.unreadable(error))?);
+        findings.push(whose(&owners(&live, &self.settings, &self.layout).await?));
         let tables = row(live.read(&tables_sql(&self.layout), "looking at the tables").await?)?;
         findings.extend(tables_are(&tables, &self.layout).map_err(|error| self.unreadable(error))?);
         let found = connect::read_version(&live, &self.layout).await?.and_then(|(_, stamp)| stamp);
@@ -260,6 +264,20 @@ fn tables_are(row: &Row, layout: &Layout) -> std::result::Result<Vec<Finding>, t
     Ok(findings)
 }
 
+fn whose(owners: &Owners) -> Finding {
+    let Owners { all, strangers } = owners;
+    if strangers.is_empty() {
+        return finding(
+            Level::Good,
+            "owner",
+            format!("{all}: has made the tables and functions, whose code runs with this user's rights"),
+        );
+    }
+    let says =
+        format!("{strangers} owns tables or functions, and can have anything run with this user's rights. Make them anew");
+    finding(Level::Bad, "owner", says)
+}
+
 fn waiting(is_told: bool) -> Finding {
     if is_told {
         finding(Level::Good, "waiting", "LISTEN and NOTIFY: whoever is let in is told")
@@ -286,8 +304,6 @@ fn clock(server: &Server) -> Finding {
 
 fn network(settings: &Settings) -> Finding {
     let what = "network";
-    let is_here =
-        |host: &str| host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback());
     match &settings.tls {
         Some(_) => finding(Level::Good, what, "encrypted"),
         None if settings.servers.iter().all(|server| is_here(&server.host)) => finding(Level::Good, what, "this host only"),

@@ -37,6 +37,7 @@ use self::prepared::{How, Prepared};
 use crate::config::Settings;
 use crate::error::{After, explain, explain_connect, refused};
 use crate::examine::{self, Server};
+use crate::login::ScramOnly;
 use crate::verbs::Request;
 
 /// How long a request that is sent again may go unanswered before its connection is given up.
@@ -241,6 +242,12 @@ impl Way {
         let failed = |error| explain_connect(error, address, &self.settings);
         let mut config = self.settings.driver(address);
         let client = match &self.settings.tls {
+            None if self.settings.is_scram_only(address) => {
+                ScramOnly::prepare(&mut config);
+                let (client, connection) = config.connect(ScramOnly).await.map_err(failed)?;
+                tokio::spawn(drive(connection, pushes));
+                client
+            }
             None => {
                 config.ssl_mode(tokio_postgres::config::SslMode::Disable);
                 let (client, connection) = config.connect(NoTls).await.map_err(failed)?;

@@ -3,11 +3,13 @@
 //! The SQL is in `sql/`, a file for each verb, with `{ticket}` where the ticket table's full name goes: schema and prefix were
 //! parsed into [`Layout`], so nothing that could end a quoted name gets there.
 
+use std::collections::BTreeSet;
+
 use tenure_core::{Result, Stamp, bad_value};
 
 /// The tables and functions that this version of the crate needs. It is another one where an older program cannot use the functions; where
 /// only their bodies change, the stamp says so.
-pub(crate) const VERSION: i32 = 2;
+pub(crate) const VERSION: i32 = 3;
 
 /// Everything, in the order in which it is made.
 const SQL: [&str; 16] = [
@@ -82,8 +84,19 @@ impl Layout {
     /// comes before or after, and no word is said about what is there already.
     pub(crate) fn one_at_a_time(&self, ddl: &str) -> String {
         let lock = "SET LOCAL client_min_messages = warning;\n\
+                    SET LOCAL search_path = pg_catalog, pg_temp;\n\
                     SELECT pg_advisory_xact_lock(hashtextextended('tenure {SCHEMA}.{PREFIX}', 1));\n";
         self.fill(lock) + ddl
+    }
+
+    /// The names of all tables and functions, and of what belongs to them.
+    pub(crate) fn objects(&self) -> Vec<String> {
+        let of_part = |part: &'static str| {
+            let words = part.split('{').skip(1).filter_map(|after| after.split_once('}').map(|(word, _)| word));
+            words.filter(|word| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_'))
+        };
+        let words: BTreeSet<&str> = SQL.into_iter().chain([TIDY]).flat_map(of_part).collect();
+        words.into_iter().map(|word| format!("{}{word}", self.prefix)).collect()
     }
 
     /// The channel that a client listens to.
@@ -131,6 +144,7 @@ impl Layout {
             self.grants("\"app\"").join("\n--   "),
             self.fence_grants("\"app\"").join("\n--   ")
         );
+        text += "SET LOCAL search_path = pg_catalog, pg_temp;\n\n";
         text += &self.make_schema();
         for part in SQL.into_iter().chain([TIDY]) {
             text += &self.fill(part);
@@ -194,7 +208,8 @@ impl Layout {
 }
 
 /// All tables.
-pub(crate) const TABLES: [&str; 9] = ["name", "ticket", "client", "mail", "mark", "cell", "floor", "fence", "setup"];
+pub(crate) const TABLES: [&str; 10] =
+    ["name", "ticket", "client", "notify_key", "mail", "mark", "cell", "floor", "fence", "setup"];
 
 #[cfg(test)]
 mod tests {
@@ -206,6 +221,16 @@ mod tests {
         let filled = layout.fill("SELECT '{}' FROM {ticket} WHERE x = '{1}' -- {PREFIX}{");
         assert_eq!(filled, "SELECT '{}' FROM \"locks\".\"a_ticket\" WHERE x = '{1}' -- a_{");
         assert!(!layout.ddl().contains("{name}"));
+        let objects = layout.objects();
+        assert!(
+            ["a_ticket", "a_fence", "a_clock", "a_ask_one", "a_session_seed"]
+                .iter()
+                .all(|known| objects.iter().any(|name| name == known))
+        );
+        assert!(
+            objects.iter().all(|name| name[2..].bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_')),
+            "{objects:?}"
+        );
     }
 
     /// What the documentation tells people to grant.

@@ -16,6 +16,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
 
 use crate::schema::Layout;
+use crate::seal::NotifyKey;
 
 /// One statement and its parameters.
 pub(crate) struct Request<'a> {
@@ -106,8 +107,11 @@ impl Verbs {
             #[cfg(test)]
             tidy: select("tidy", 2),
             tidy_after: from("tidy_after", 3),
-            leave: select("leave", 1),
-            hear: layout.fill("UPDATE {client} SET listens = true WHERE client = $1 AND NOT listens"),
+            leave: select("leave", 2),
+            hear: layout.fill(
+                "WITH heard AS (UPDATE {client} SET listens = true WHERE client = $1 AND NOT listens RETURNING client) \
+                 INSERT INTO {notify_key} (client, key) SELECT client, $2 FROM heard ON CONFLICT DO NOTHING",
+            ),
             outlast: layout.fill(
                 "SELECT FROM {name} WHERE name IN (\
                    SELECT name FROM (SELECT DISTINCT name FROM {ticket} WHERE client = $1 AND waiting LIMIT 256) mine \
@@ -121,17 +125,23 @@ impl Verbs {
         }
     }
 
-    /// Asks for claims, in the order of their names. Answer: [`asked`].
-    pub(crate) fn ask<'a>(&'a self, me: ClientKey, listens: bool, alive: Duration, asks: &'a [Asking]) -> Request<'a> {
+    /// Asks for claims, in the order of their names. With a `key` the client listens, for what is sealed with that. Answer: [`asked`].
+    pub(crate) fn ask<'a>(
+        &'a self,
+        me: ClientKey,
+        key: Option<&'a NotifyKey>,
+        alive: Duration,
+        asks: &'a [Asking],
+    ) -> Request<'a> {
         if let [ask] = asks {
-            return self.ask_one(me, listens, alive, ask);
+            return self.ask_one(me, key, alive, ask);
         }
         let claims = || asks.iter().map(|ask| &ask.claim);
         let lengths = |of: fn(&Claim) -> Duration| claims().map(|claim| micros(of(claim))).collect::<Vec<i64>>();
         let parts = || claims().map(|claim| parts(claim.mode));
         Request::new(&self.ask)
             .arg(me as i64, Type::INT8)
-            .arg(listens, Type::BOOL)
+            .arg(key.map(NotifyKey::as_bytes), Type::BYTEA)
             .arg(micros(alive), Type::INT8)
             .arg(claims().map(|claim| claim.name.as_str()).collect::<Vec<_>>(), Type::TEXT_ARRAY)
             .arg(claims().map(|claim| Id(claim.id)).collect::<Vec<_>>(), Type::UUID_ARRAY)
@@ -148,12 +158,12 @@ impl Verbs {
             .arg(asks.iter().map(|ask| ask.queue).collect::<Vec<_>>(), Type::BOOL_ARRAY)
     }
 
-    fn ask_one<'a>(&'a self, me: ClientKey, listens: bool, alive: Duration, ask: &'a Asking) -> Request<'a> {
+    fn ask_one<'a>(&'a self, me: ClientKey, key: Option<&'a NotifyKey>, alive: Duration, ask: &'a Asking) -> Request<'a> {
         let claim = &ask.claim;
         let (mode, take, room) = parts(claim.mode);
         Request::new(&self.ask_one)
             .arg(me as i64, Type::INT8)
-            .arg(listens, Type::BOOL)
+            .arg(key.map(NotifyKey::as_bytes), Type::BYTEA)
             .arg(micros(alive), Type::INT8)
             .arg(claim.name.as_str(), Type::TEXT)
             .arg(Id(claim.id), Type::UUID)
@@ -197,7 +207,7 @@ impl Verbs {
         &'a self,
         me: ClientKey,
         beat: bool,
-        listens: bool,
+        key: Option<&'a NotifyKey>,
         alive: Duration,
         claims: impl Iterator<Item = (&'a LockName, ClaimId)>,
     ) -> Request<'a> {
@@ -205,7 +215,7 @@ impl Verbs {
         Request::new(&self.touch)
             .arg(me as i64, Type::INT8)
             .arg(beat, Type::BOOL)
-            .arg(listens, Type::BOOL)
+            .arg(key.map(NotifyKey::as_bytes), Type::BYTEA)
             .arg(micros(alive), Type::INT8)
             .arg(names, Type::TEXT_ARRAY)
             .arg(ids, Type::UUID_ARRAY)
@@ -283,8 +293,8 @@ impl Verbs {
     }
 
     /// Says that a client listens from now on, if it waits for anything. It answers nothing of interest.
-    pub(crate) fn hear(&self, me: ClientKey) -> Request<'_> {
-        Request::new(&self.hear).arg(me as i64, Type::INT8)
+    pub(crate) fn hear<'a>(&'a self, me: ClientKey, key: &'a NotifyKey) -> Request<'a> {
+        Request::new(&self.hear).arg(me as i64, Type::INT8).arg(key.as_bytes(), Type::BYTEA)
     }
 
     /// Waits for every verb that is under way on a name that a client waits for, and for nobody's own transaction; of so many names as a
@@ -335,6 +345,7 @@ pub(crate) fn ended(rows: &[Row], many: usize) -> Parsed<Vec<(Ended, u64)>> {
     let parse = |says: &[i64]| match says[0] {
         0 => Ok((Ended::Done, says[1] as u64)),
         1 => Ok((Ended::Locked, says[1] as u64)),
+        2 => Ok((Ended::Nothing, says[1] as u64)),
         _ => Err(Garbled),
     };
     let value = numbers.chunks_exact(2).map(parse).collect::<Result<Vec<_>, _>>()?;
@@ -471,17 +482,17 @@ pub(crate) fn tidied(rows: &[Row]) -> Parsed<Option<LockName>> {
     Ok(Said { now: now as u64, value })
 }
 
-/// What a notification says. `None` if there is something to be fetched.
-pub(crate) fn told(payload: &str) -> Result<Option<Message>, Garbled> {
+/// What a notification says to whoever has this key. `None` if there is something to be fetched.
+pub(crate) fn told(payload: &str, key: &NotifyKey) -> Result<Option<Message>, Garbled> {
     let mut words = payload.split(' ');
     let number = |word: Option<&str>| word.and_then(|word| word.parse::<u64>().ok()).ok_or(Garbled);
     match words.next() {
         Some("mail") => Ok(None),
         Some("granted") => {
             let id = id(words.next().ok_or(Garbled)?)?;
-            let (token, granted, left) = (number(words.next())?, number(words.next())?, number(words.next())?);
-            let (token, left) = (Token::new(token), Duration::from_micros(left));
-            Ok(Some(Message::Granted { id, token, granted, left }))
+            let (token, granted) = (Token::new(number(words.next())?), number(words.next())?);
+            let is_sealed = payload.rsplit_once(' ').is_some_and(|(said, seal)| key.has_sealed(said, seal));
+            Ok(Some(if is_sealed { Message::Granted { id, token, granted } } else { Message::MaybeGranted(id) }))
         }
         _ => Err(Garbled),
     }

@@ -20,7 +20,7 @@ static TURNS: Semaphore = Semaphore::const_new(4);
 /// How many rows a prefix has: all but those that stay (`floor`, `fence`, `setup`) and the marks of ended claims, which a test
 /// of their own sees go.
 fn residue(prefix: &str) -> usize {
-    let tables = ["name", "ticket", "client", "mail", "cell"];
+    let tables = ["name", "ticket", "client", "notify_key", "mail", "cell"];
     let counts = tables.map(|table| format!("SELECT count(*) FROM {prefix}{table}"));
     let sql = format!("SELECT sum(count) FROM ({}) AS counts", counts.join(" UNION ALL "));
     match Postgres::shared().try_sql(&sql) {
@@ -36,7 +36,7 @@ async fn open(url: &str) -> Result<Arc<dyn Backend>> {
 
 /// A harness over a way to the server that all cases share.
 macro_rules! harness {
-    ($harness:ident, $url:expr) => {
+    ($harness:ident, $url:expr, $tells:expr) => {
         struct $harness {
             prefix: String,
             _turn: SemaphorePermit<'static>,
@@ -69,6 +69,10 @@ macro_rules! harness {
             async fn open(url: &str) -> Result<Arc<dyn Backend>> {
                 open(url).await
             }
+
+            fn tells_holders(&self) -> bool {
+                $tells
+            }
         }
     };
 }
@@ -79,8 +83,8 @@ fn pooler() -> &'static PgBouncer {
     POOLER.get_or_init(|| PgBouncer::start(Postgres::shared(), BouncerOptions::new(PoolMode::Transaction).pool_size(4)))
 }
 
-harness!(Direct, Postgres::shared().url());
-harness!(Pooled, pooler().url());
+harness!(Direct, Postgres::shared().url(), true);
+harness!(Pooled, pooler().url(), false);
 
 tenure_testkit::conformance!(direct => Direct);
 tenure_testkit::conformance!(pgbouncer => Pooled);

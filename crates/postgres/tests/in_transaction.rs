@@ -242,7 +242,7 @@ async fn a_lease_that_has_ended_by_time_is_in_nobodys_way() {
         let held = place.try_lock(&mut tx).await.unwrap().expect("nobody has it");
         assert!(held.token > granted.token);
         tx.commit().await.unwrap();
-        backend.release(&short).await.unwrap();
+        assert_eq!(backend.release(&short).await.unwrap_err().kind(), ErrorKind::Lost);
         client.mutex("x").unwrap().lock().await.unwrap().release().await.unwrap();
     }
 }

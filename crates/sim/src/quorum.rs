@@ -9,8 +9,7 @@ use tenure_core::backend::{Abilities, BoxFuture, Finding};
 use tenure_core::memory::Memory;
 use tenure_core::quorum::{Node, Quorum, Settings};
 use tenure_core::{
-    Ask, Backend, Claim, Client, Clock, Environment, Grant, LockName, News, Renewal, Result, Token, Versioned, View,
-    Wait,
+    Ask, Backend, Claim, Client, Clock, Environment, Grant, LockName, News, Renewal, Result, Token, Versioned, View, Wait,
 };
 
 use crate::rng::Rng;

@@ -47,6 +47,11 @@ pub trait Harness: Send + Sync + Sized + 'static {
         true
     }
 
+    /// Whether a holder is told at once what others do to its hold. Else it looks now and then.
+    fn tells_holders(&self) -> bool {
+        true
+    }
+
     /// Whether everybody who is seen to wait for `name` is skipped soon if it dies: a store may need another step for that after it
     /// noted a newcomer, and who dies in between stays in line for its ttl. Asked of a name that one exclusive claim has.
     fn is_settled(&self, name: &str) -> impl Future<Output = bool> + Send {

@@ -29,6 +29,7 @@ trait Store: Send + Sync {
     fn sabotage(&self, how: Sabotage) -> BoxFuture<'_, bool>;
     fn keeps_order(&self) -> bool;
     fn numbers_readers_apart(&self) -> bool;
+    fn tells_holders(&self) -> bool;
     fn is_settled<'a>(&'a self, name: &'a str) -> BoxFuture<'a, bool>;
     fn client(&self) -> BoxFuture<'_, Client>;
 }
@@ -70,6 +71,10 @@ impl<H: Harness> Store for H {
         Harness::numbers_readers_apart(self)
     }
 
+    fn tells_holders(&self) -> bool {
+        Harness::tells_holders(self)
+    }
+
     fn is_settled<'a>(&'a self, name: &'a str) -> BoxFuture<'a, bool> {
         Box::pin(Harness::is_settled(self, name))
     }
@@ -87,6 +92,16 @@ impl Scene {
         let apart = self.store.numbers_readers_apart();
         let history = if apart { history } else { history.where_readers_may_share() };
         if self.store.keeps_order() { expect_sound(&history) } else { expect_sound_but_order(&history) }
+    }
+
+    /// Whether a holder is told at once what others do to its hold.
+    pub fn tells_holders(&self) -> bool {
+        self.store.tells_holders()
+    }
+
+    /// Whether a request arrives once, and its answer too.
+    pub fn loses_nothing(&self) -> bool {
+        self.store.keeps_order()
     }
 
     /// How much there is in the store right now.

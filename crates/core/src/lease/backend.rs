@@ -7,7 +7,7 @@ use super::tries::Tries;
 use super::{Answer, Desk, Inner};
 use crate::backend::{Abilities, Backend, BoxFuture, Finding};
 use crate::keeper::News;
-use crate::{Ask, Claim, Grant, LockName, Renewal, Result, Token, Versioned, View, Wait};
+use crate::{Ask, Claim, Error, ErrorKind, Grant, LockName, Renewal, Result, Token, Versioned, View, Wait};
 
 /// How often a watcher looks: the server tells those who hold and wait, not those who only watch.
 const WATCH_EVERY: Duration = Duration::from_millis(75);
@@ -91,7 +91,12 @@ impl<D: Desk> Backend for Lease<D> {
     }
 
     fn release<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<()>> {
-        Box::pin(self.inner.end(claim, claim.min_hold))
+        Box::pin(async move {
+            match self.inner.end(claim, claim.min_hold).await? {
+                true => Ok(()),
+                false => Err(Error::new(ErrorKind::Lost, "the store has no such claim any more").with_name(&claim.name)),
+            }
+        })
     }
 
     fn downgrade<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<bool>> {

@@ -26,6 +26,9 @@
 //!
 //! What is not listened to is found by the next look, if it is still true.
 //!
+//! A message says neither how long the grant lasts, which is the claim's own hand-over ttl, nor is it believed with a token that the server
+//! cannot have given: then the waiter is looked after at once. So it is where the message bears no proof of who sent it.
+//!
 //! # May a look be believed?
 //!
 //! Not every server keeps what it shows: InnoDB shows a commit before it is on its disk, and forgets it if it is killed in
@@ -60,10 +63,13 @@ const SHORTEST_PACE: Duration = Duration::from_millis(1);
 const LONGEST_PACE: Duration = Duration::from_millis(100);
 /// A waiter that nobody tells looks again after this part of the time it has waited.
 const PART: u32 = 16;
-/// How often a client that holds something looks whether somebody has something to say to it: where nobody tells, and where
-/// it should have been told.
+/// When a client that holds something first looks whether somebody has something to say to it, and how often then: where nobody
+/// tells, and where it should have been told. A store that can tell is listened to from the first look on.
+const FIRST_MAIL: Duration = Duration::from_millis(50);
 const MAIL: Duration = Duration::from_millis(500);
 const SPARE_MAIL: Duration = Duration::from_secs(5);
+/// A token is the server's time of the grant, or one more than the last. So far it may be ahead of that time, where a clock was set back.
+const MOST_AHEAD: Duration = Duration::from_secs(86_400);
 
 /// What a waiter learns.
 #[derive(Debug)]
@@ -262,7 +268,7 @@ impl Ear {
         }
         waits.held.insert(id);
         if waits.mail.is_none() {
-            let mail = Instant::now() + if told { SPARE_MAIL } else { MAIL };
+            let mail = Instant::now() + if told { SPARE_MAIL } else { FIRST_MAIL };
             waits.mail = Some(mail);
             drop(waits);
             self.ring_before(mail);
@@ -274,9 +280,14 @@ impl Ear {
         if self.is_told() {
             return;
         }
+        let first = self.waits().lines.get(name).and_then(|line| line.front().copied());
+        let _ = first.map(|first| self.look_after(first));
+    }
+
+    /// It may be in: it is looked after at once.
+    fn look_after(&self, id: ClaimId) {
         let mut waits = self.waits();
-        let Some(first) = waits.lines.get(name).and_then(|line| line.front().copied()) else { return };
-        let Some(due) = waits.waiters.get_mut(&first).and_then(|waiter| waiter.due.as_mut()) else { return };
+        let Some(due) = waits.waiters.get_mut(&id).and_then(|waiter| waiter.due.as_mut()) else { return };
         *due = Instant::now();
         drop(waits);
         self.bell.notify_one();
@@ -350,6 +361,7 @@ impl Ear {
                 if self.listens.load(Ordering::Relaxed) && last.then.saturating_sub(since) > MISSED.as_micros() as u64 {
                     self.misses.store(true, Ordering::Relaxed);
                 }
+                let left = self.waits().waiters.get(&id).map_or(left, |waiter| left.min(waiter.handover_ttl));
                 let until = last.sent + left.saturating_sub(margin(left));
                 self.tell_grant(id, Grant { token, until }, left > HANDOVER_TTL);
             }
@@ -453,18 +465,22 @@ impl Listener for Ear {
     fn told(&self, message: Message) {
         let news = self.news.get();
         match message {
-            Message::Granted { id, token, granted, left } => {
-                let after = match self.waits().waiters.get(&id).map(|waiter| waiter.last) {
+            Message::Granted { id, token, granted } => {
+                if !(granted..=granted.saturating_add(MOST_AHEAD.as_micros() as u64)).contains(&token.get()) {
+                    return self.look_after(id);
+                }
+                let (after, left) = match self.waits().waiters.get(&id).map(|waiter| (waiter.last, waiter.handover_ttl)) {
                     None => return, // nobody waits for it any more
-                    Some(None) => Instant::from_nanos(0),
-                    Some(Some(last)) if last.then <= granted => last.sent,
-                    Some(Some(_)) => return, // an old one
+                    Some((None, left)) => (Instant::from_nanos(0), left),
+                    Some((Some(last), left)) if last.then <= granted => (last.sent, left),
+                    Some((Some(_), _)) => return, // an old one
                 };
                 let Some(bound) = self.not_before(granted) else { return };
                 let until = bound.max(after).min(Instant::now()) + left.saturating_sub(margin(left));
                 self.misses.store(false, Ordering::Relaxed);
                 self.tell_grant(id, Grant { token, until }, false);
             }
+            Message::MaybeGranted(id) => self.look_after(id),
             Message::Asked(id, ask) => drop(news.map(|news| news.asked(id, ask))),
             Message::Lost(id) => drop(news.map(|news| news.lost(id))),
         }
@@ -577,11 +593,12 @@ mod tests {
 
     #[test]
     fn what_is_found_late_or_for_long_is_renewed_first() {
-        let (ear, claim) = (Ear::default(), Claim { handover_ttl: HANDOVER_TTL, ..claim() });
+        let ear = Ear::default();
         ear.connected("one", Instant::now(), 50);
-        let is_believed = |tell: &dyn Fn()| {
+        let is_believed = |lasts: Duration, tell: &dyn Fn(&Claim)| {
+            let claim = Claim { handover_ttl: lasts, ..claim() };
             let mut expecting = ear.expect(&claim, None);
-            tell();
+            tell(&claim);
             match expecting.verdict.try_recv().unwrap() {
                 Verdict::Granted(_) => true,
                 Verdict::Found(_) => false,
@@ -589,17 +606,42 @@ mod tests {
             }
         };
         let token = Token::new(9);
-        let sees = |left| {
+        let sees = |claim: &Claim, left| {
             let heard = Heard { sent: Instant::now(), then: 100 };
             ear.touched(claim.id, heard, &Touched::Granted { token, since: 90, left });
         };
-        assert!(is_believed(&|| sees(HANDOVER_TTL)));
-        assert!(!is_believed(&|| sees(HANDOVER_TTL * 2)), "nobody looks after it for longer than its place is kept");
-        assert!(!is_believed(&|| sees(HANDOVER_TTL / 3)), "it is nearly over");
-        let hears = |left| ear.told(Message::Granted { id: claim.id, token, granted: 60, left });
-        assert!(is_believed(&|| hears(HANDOVER_TTL)));
-        assert!(is_believed(&|| hears(HANDOVER_TTL * 2)), "what is told is on the disk");
-        assert!(!is_believed(&|| hears(HANDOVER_TTL / 3)), "it is nearly over");
+        let long = HANDOVER_TTL * 2;
+        assert!(is_believed(HANDOVER_TTL, &|claim| sees(claim, HANDOVER_TTL)));
+        assert!(!is_believed(long, &|claim| sees(claim, long)), "nobody looks after it for longer than its place is kept");
+        assert!(!is_believed(HANDOVER_TTL, &|claim| sees(claim, HANDOVER_TTL / 3)), "it is nearly over");
+        let hears = |claim: &Claim| ear.told(Message::Granted { id: claim.id, token: Token::new(60), granted: 60 });
+        assert!(is_believed(HANDOVER_TTL, &hears));
+        assert!(is_believed(long, &hears), "what is told is on the disk");
+        ear.read_clock(Heard { sent: Instant::now(), then: 60 + HANDOVER_TTL.as_micros() as u64 * 2 / 3 });
+        assert!(!is_believed(HANDOVER_TTL, &hears), "it is nearly over");
+    }
+
+    /// A message may be made up, where no proof comes with it or where whoever may write the store does so.
+    #[test]
+    fn what_the_server_cannot_have_said_is_looked_after_and_not_believed() {
+        let ear = Ear::default();
+        let (sent, now) = (Instant::now(), 1_700_000_000_000_000);
+        ear.connected("one", sent, now);
+        let mut expecting = ear.expect(&claim(), None);
+        let id = claim().id;
+        let tokens = [0, now - 1, now + MOST_AHEAD.as_micros() as u64 + 1, i64::MAX as u64, u64::MAX];
+        let granted = |token| Message::Granted { id, token: Token::new(token), granted: now };
+        for message in tokens.map(granted).into_iter().chain([Message::MaybeGranted(id)]) {
+            ear.queued(id, Heard { sent, then: now }, None);
+            assert!(ear.due(sent).waiters.is_empty(), "nothing is due");
+            ear.told(message.clone());
+            assert!(expecting.verdict.try_recv().is_err(), "{message:?}");
+            assert_eq!(ear.due(Instant::now()).waiters.len(), 1, "{message:?}");
+        }
+        let heard = Heard { sent: Instant::now(), then: now };
+        ear.touched(id, heard, &Touched::Granted { token: Token::new(now), since: now, left: Duration::from_secs(3_600) });
+        let Ok(Verdict::Found(grant)) = expecting.verdict.try_recv() else { panic!("it is let in, and that is confirmed") };
+        assert!(grant.until <= Instant::now() + claim().handover_ttl, "no longer than it asked for");
     }
 
     /// A grant is committed after a look has begun, and its time is from before: the look did not see it, and the message counts.
@@ -608,7 +650,7 @@ mod tests {
         let (ear, claim) = (Ear::default(), claim());
         let sent = Instant::now();
         ear.connected("one", sent, 50);
-        let granted = |granted| Message::Granted { id: claim.id, token: Token::new(9), granted, left: claim.handover_ttl };
+        let granted = |granted| Message::Granted { id: claim.id, token: Token::new(granted), granted };
         let mut expecting = ear.expect(&claim, None);
         ear.queued(claim.id, Heard { sent, then: 100 }, None);
         ear.told(granted(90));

@@ -248,6 +248,8 @@ pub struct Ending {
 pub enum Ended {
     /// Nothing of the claim is left.
     Done,
+    /// Nothing of it was there, or only what keeps the name closed: it ran out, it was broken, or it was ended before.
+    Nothing,
     /// Somebody's own transaction has the name just now, and the claim may still be in its line.
     Locked,
 }
@@ -298,7 +300,7 @@ pub enum Touched {
 /// What the server tells a client unasked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// Your claim was let in.
+    /// Your claim was let in, for its hand-over's ttl. Nobody who may only read the store can have sent this.
     Granted {
         /// Which.
         id: ClaimId,
@@ -306,9 +308,9 @@ pub enum Message {
         token: Token,
         /// When, in microseconds of the server's clock.
         granted: u64,
-        /// For how long from then on.
-        left: Duration,
     },
+    /// Your claim may have been let in, says a message that anybody can have sent: look after it.
+    MaybeGranted(ClaimId),
     /// Somebody asks you to let go of your claim.
     Asked(ClaimId, Ask),
     /// Your claim was ended by force.

@@ -127,7 +127,7 @@ impl<D: Desk> Inner<D> {
             }
             let Ok(Said { value, .. }) = Tries::of(&self.desk).limit(self.desk.end(&due)).await else { break };
             for (Ending { name, id, .. }, ended) in due.iter().zip(value) {
-                if ended == Ended::Done {
+                if ended != Ended::Locked {
                     self.has_ended(name, *id);
                 }
             }

@@ -151,6 +151,7 @@ impl<D: Desk> Inner<D> {
         match value {
             Asked::Granted { token, left } => {
                 doubt.answered();
+                let left = left.min(claim.ttl);
                 let grant = Grant { token, until: sent + left.saturating_sub(margin(left)) };
                 Ok(match self.worth_having(claim, grant, left).await {
                     Some(grant) => Outcome::Granted(grant),
@@ -232,25 +233,30 @@ impl<D: Desk> Inner<D> {
         Box::pin(self.renew(std::slice::from_ref(claim))).await.pop().expect("an answer for each claim")
     }
 
-    /// Ends whatever a claim left behind. It leaves a mark where an ask of it may still arrive.
+    /// Ends whatever a claim left behind. It leaves a mark where an ask of it may still arrive. Whether anything was there, as far as is
+    /// known: an earlier try that was not answered may have ended it.
     ///
     /// # Cancel safety
     /// Dropped, nothing is known; call it again.
-    pub(crate) async fn end(self: &Arc<Self>, claim: &Claim, min_hold: Duration) -> Result<()> {
+    pub(crate) async fn end(self: &Arc<Self>, claim: &Claim, min_hold: Duration) -> Result<bool> {
         let copies = self.doubtful().get(&claim.id).copied();
         let mark = match copies {
             None => Duration::ZERO,
             Some(Copies::Unknown) => MARK,
             Some(Copies::Refused) => {
                 self.doubtful().remove(&claim.id);
-                return Ok(());
+                return Ok(true);
             }
         };
         let mut unconfirmed = Unconfirmed::new(self, claim, min_hold, mark);
         let mut tries = Tries::of(&self.desk);
+        let mut was_there = true;
         while let Some(ending) = &unconfirmed.ending {
             match tries.limit(self.send(ending)).await {
-                Ok(Reply { said: Said { value: Ended::Done, .. }, .. }) => unconfirmed.ending = None,
+                Ok(Reply { said: Said { value: ended @ (Ended::Done | Ended::Nothing), .. }, .. }) => {
+                    was_there = ended == Ended::Done || !tries.clean;
+                    unconfirmed.ending = None;
+                }
                 Ok(_) if tries.pause().await => {}
                 Ok(_) => {
                     return Err(Error::new(ErrorKind::Unavailable, "somebody's transaction has the name locked")
@@ -262,7 +268,7 @@ impl<D: Desk> Inner<D> {
             }
         }
         self.has_ended(&claim.name, claim.id);
-        Ok(())
+        Ok(was_there)
     }
 
     /// Renews a batch of holds, one attempt: the keeper tries again.

@@ -193,8 +193,8 @@ impl State {
         *used = at.now;
         let mut woken = Vec::new();
         let answer = verb(record, &mut woken);
-        for Wake { client, id, token, granted, handover_ttl } in woken {
-            let message = Message::Granted { id, token, granted: micros(granted), left: handover_ttl };
+        for Wake { client, id, token, granted, .. } in woken {
+            let message = Message::Granted { id, token, granted: micros(granted) };
             server.tell(&self.clients, client, message);
         }
         Some(answer)
@@ -292,13 +292,14 @@ impl Desk for RecordDesk {
         }
         self.server.ends.lock().unwrap().push(ends.len());
         self.request(move |server, state, at| {
-            for Ending { name, id, min_hold, mark } in ends {
-                state.with(server, name, at, |record, woken| record.end(*id, *min_hold, at, woken));
+            let end = |Ending { name, id, min_hold, mark }: &Ending| {
+                let was_there = state.with(server, name, at, |record, woken| record.end(*id, *min_hold, at, woken));
                 if !mark.is_zero() {
                     state.marks.insert(*id, at.now + *mark);
                 }
-            }
-            ends.iter().map(|_| Ended::Done).collect()
+                if was_there == Some(true) { Ended::Done } else { Ended::Nothing }
+            };
+            ends.iter().map(end).collect()
         })
     }
 

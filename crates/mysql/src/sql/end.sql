@@ -1,7 +1,8 @@
 -- end: ends a claim, whatever it was: a hold, a place in line, or nothing. A hold that is let go before its minimum is over
 -- keeps the name closed until then. With p_mark no request for the claim is granted for so long.
 --
--- gives now, and done, or locked while somebody's own transaction has the name
+-- gives now, and done, or locked while somebody's own transaction has the name, or nothing where nothing of the claim was there but
+-- perhaps what keeps the name closed
 CREATE /*M! OR REPLACE */ PROCEDURE {p}end(
   IN p_alone BOOLEAN, IN p_name VARBINARY(512), IN p_id BINARY(16), IN p_min_hold BIGINT, IN p_mark BIGINT)
   MODIFIES SQL DATA
@@ -14,7 +15,7 @@ BEGIN
   DECLARE v_solo BINARY(16);
   DECLARE v_there, v_alone INT DEFAULT 0;
   DECLARE v_locked, v_changed BOOLEAN DEFAULT FALSE;
-  DECLARE v_says VARCHAR(8) CHARACTER SET ascii DEFAULT 'done';
+  DECLARE v_says VARCHAR(8) CHARACTER SET ascii DEFAULT 'nothing';
   DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
 
   IF p_alone THEN START TRANSACTION; END IF;
@@ -43,7 +44,7 @@ BEGIN
     END IF;
   ELSEIF v_solo = p_id AND p_min_hold = 0 THEN
     UPDATE {p}name SET holds = 0, taken = 0, solo = NULL, used = v_now WHERE name = p_name;
-    SET v_holds = 0;
+    SET v_holds = 0, v_says = 'done';
   ELSEIF v_solo <> p_id AND v_ends > v_now THEN
     SET v_holds = 0; -- somebody else is there, alone: nothing to do
   ELSEIF v_holds > 0 OR v_waits > 0 THEN
@@ -55,14 +56,14 @@ BEGIN
       FROM {p}ticket WHERE id = p_id FOR UPDATE;
     IF v_waiting = 1 THEN
       DELETE FROM {p}ticket WHERE id = p_id;
-      SET v_waits = v_waits - 1, v_changed = TRUE;
+      SET v_waits = v_waits - 1, v_changed = TRUE, v_says = 'done';
     ELSEIF v_closing = 0 AND v_opens > v_now AND v_over > v_now THEN
       UPDATE {p}ticket SET closing = 1, ends = v_opens, asked_reason = NULL, asked_host = NULL, asked_pid = NULL
         WHERE id = p_id;
-      SET v_ends = LEAST(v_ends, v_opens), v_changed = TRUE;
+      SET v_ends = LEAST(v_ends, v_opens), v_changed = TRUE, v_says = 'done';
     ELSEIF v_closing = 0 THEN
       DELETE FROM {p}ticket WHERE id = p_id;
-      SET v_holds = v_holds - 1, v_taken = v_taken - v_take, v_changed = TRUE;
+      SET v_holds = v_holds - 1, v_taken = v_taken - v_take, v_changed = TRUE, v_says = 'done';
     END IF;
   END IF;
   IF v_holds > 0 OR v_waits > 0 THEN

@@ -35,21 +35,21 @@ fn servers_users_and_databases() {
 #[test]
 fn every_parameter_is_read() {
     let settings = good(
-        "postgres://db/x?schema=locks&prefix=a_&liveness=session&connect_limit=1s&answer_limit=2s&patience=3s&strict=yes\
+        "postgres://db/x?schema=locks&prefix=a_&owner=dba&liveness=session&connect_limit=1s&answer_limit=2s&patience=3s&strict=yes&insecure_login=yes\
          &tls=yes&ca=/ca.pem&cert=/c.pem&key=/k.pem&server_name=db.internal",
     );
     assert_eq!((settings.schema.as_str(), settings.prefix.as_str()), ("locks", "a_"));
-    assert_eq!(settings.liveness, Liveness::Session);
+    assert_eq!((settings.owner.as_deref(), settings.liveness), (Some("dba"), Liveness::Session));
     let limits = [settings.connect_limit, settings.answer_limit, settings.patience];
     assert_eq!(limits, [1, 2, 3].map(Duration::from_secs));
-    assert!(settings.strict);
+    assert!(settings.strict && settings.insecure_login);
     assert_eq!(settings.tls.unwrap().server_name.as_deref(), Some("db.internal"));
 }
 
 #[test]
 fn mistakes_are_named() {
     bad("mysql://db", &["mysql", "postgres"]);
-    bad("postgres://db?colour=red", &["colour", "schema, prefix", "server_name"]);
+    bad("postgres://db?colour=red", &["colour", "schema, prefix, owner", "server_name"]);
     bad("postgres://db?sslmode=require", &["sslmode", "tls"]);
     bad("postgres://db?ca=/ca.pem", &["ca", "tls=yes"]);
     bad("postgres://db?tls=maybe", &["tls", "yes or no"]);

@@ -29,6 +29,7 @@ async fn a_healthy_server() {
     says(&found, "clock", Good, "within");
     says(&found, "network", Good, "this host");
     says(&found, "rights", Good, "tenure_");
+    says(&found, "owner", Good, "postgres: ");
     says(&found, "dead rows", Good, "");
     says(&found, "waiting", Good, "NOTIFY");
     assert!(found.iter().all(|finding| finding.level == Good), "{found:?}");

@@ -16,6 +16,7 @@ use tokio_postgres::types::Type;
 use crate::config::Settings;
 use crate::connect::Nobody;
 use crate::link::Link;
+use crate::owner::refuse_strangers;
 use crate::schema::Layout;
 use crate::verbs::Request;
 
@@ -47,6 +48,7 @@ pub async fn open_fence(url: &StoreUrl) -> Result<Arc<dyn Fence>> {
 /// Sees to it that the table is there.
 async fn prepare(link: &Link, settings: &Settings, layout: &Layout) -> Result<()> {
     let live = link.live().await?;
+    refuse_strangers(&live, settings, layout).await?;
     let sql = layout.fill("SELECT to_regclass('{SCHEMA}.{PREFIX}fence') IS NOT NULL");
     let rows = live.read(&sql, "looking for the fence's table").await?;
     if rows.first().and_then(|row| row.try_get(0).ok()) == Some(true) {

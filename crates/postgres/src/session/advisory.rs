@@ -62,8 +62,10 @@ impl Statements {
                    FROM holds WHERE id NOT IN (SELECT id FROM known)",
             ),
             ping: layout.fill(
-                "SELECT id, broken, asked_pid, asked_host, asked_reason FROM {session} \
-                 WHERE pid = pg_backend_pid() AND (broken OR asked_reason IS NOT NULL)",
+                "SELECT id, broken, asked_pid, asked_host, asked_reason, a.pid, \
+                        (extract(epoch FROM a.backend_start) * 1000000)::bigint \
+                 FROM pg_stat_get_activity(pg_backend_pid()) a \
+                 LEFT JOIN {session} s ON s.pid = a.pid AND (broken OR asked_reason IS NOT NULL)",
             ),
             // A session of the past may have had our number; and a server that crashed, or took over, may have forgotten tokens.
             begin: layout.fill("DELETE FROM {session} WHERE pid = pg_backend_pid(); SELECT {session_seed}()"),
@@ -71,10 +73,16 @@ impl Statements {
     }
 }
 
+/// Which session this is.
+const WHICH: &str =
+    "SELECT pid, (extract(epoch FROM backend_start) * 1000000)::bigint FROM pg_stat_get_activity(pg_backend_pid())";
+
 /// One session.
 pub(super) struct Advisory {
     wire: Wire,
     pub(super) pid: i32,
+    /// When the server began it, in microseconds of its clock: another one may have its number later.
+    pub(super) began: i64,
     client: i64,
     statements: Arc<Statements>,
     attempt: Statement,
@@ -105,16 +113,17 @@ impl Advisory {
                 wire.client()
                     .prepare_typed(&statements.unlock, &[Type::TEXT, Type::INT4, Type::BOOL, Type::BYTEA, Type::BOOL]),
                 wire.client().prepare(&statements.ping),
-                wire.client().query_typed_one("SELECT pg_backend_pid()", &[]),
+                wire.client().query_typed_one(WHICH, &[]),
                 wire.client().batch_execute(&statements.begin),
             )
         };
         let prepared = prepared.await;
-        let ((), attempt, enter, unlock, ping, pid, ()) =
+        let ((), attempt, enter, unlock, ping, which, ()) =
             prepared.map_err(|error| wire.failed(error, "opening a session"))?;
-        let pid = pid.try_get(0).map_err(|error| wire.failed(error, "opening a session"))?;
+        let of = |error| wire.failed(error, "opening a session");
+        let (pid, began) = (which.try_get(0).map_err(of)?, which.try_get(1).map_err(of)?);
         let statements = Arc::clone(statements);
-        Ok(Advisory { wire, pid, client: client as i64, statements, attempt, enter, unlock, ping })
+        Ok(Advisory { wire, pid, began, client: client as i64, statements, attempt, enter, unlock, ping })
     }
 
     async fn run(&self, sql: &str, params: &[(&(dyn ToSql + Sync), Type)], doing: &str) -> Answer<Vec<Row>> {
@@ -214,17 +223,13 @@ impl Advisory {
         Ok(Token::new(token as u64))
     }
 
-    /// Lets go of what is certainly held.
-    pub(super) async fn unlock(&self, claim: &Claim, held: Held) -> Answer<()> {
+    /// Lets go of what was certainly held. Whether it still was: something in between may have logged in anew.
+    pub(super) async fn unlock(&self, claim: &Claim, held: Held) -> Answer<bool> {
         let (kind, shared) = (i32::from(kind_code(claim.kind)), held.mode == Mode::Shared);
         let (name, id) = (claim.name.as_str(), &claim.id.as_bytes()[..]);
         let params: [&(dyn ToSql + Sync); 5] = [&name, &kind, &shared, &id, &held.shown];
         let row = self.wire.answered(self.wire.used().query_one(&self.unlock, &params), "unlocking").await?;
-        match row.try_get::<_, bool>(0) {
-            Ok(true) => Ok(()),
-            Ok(false) => Err(garbled("unlocking")),
-            Err(error) => Err(self.wire.failed(error, "unlocking")),
-        }
+        row.try_get(0).map_err(|error| self.wire.failed(error, "unlocking"))
     }
 
     /// Lets go of whatever the claim has on this session, also where nobody knows what that is.
@@ -269,29 +274,41 @@ impl Advisory {
         self.run(&self.statements.show, &params, "showing what is held").await.map(drop)
     }
 
-    /// Makes itself heard; what others had to say about holds on this session.
+    /// Makes itself heard, and sees that it is still the session that it was; what others had to say about holds on it.
     pub(super) async fn ping(&self) -> Answer<Vec<(ClaimId, Notice)>> {
         let rows = self.wire.answered(self.wire.client().query(&self.ping, &[]), "renewing").await?;
+        let which = |row: &Row| Ok::<_, tokio_postgres::Error>((row.try_get(5)?, row.try_get(6)?));
+        if rows.first().and_then(|row| which(row).ok()) != Some((self.pid, self.began)) {
+            self.close();
+            return Err(replaced());
+        }
         mail(&rows).map_err(|Garbled| garbled("renewing"))
     }
 }
 
-/// Rows of `id, broken, asked_pid, asked_host, asked_reason`.
+/// A proxy in between has logged in anew: whatever was held is another session's, or nobody's.
+fn replaced() -> Failure {
+    let error = Error::new(ErrorKind::Unavailable, "the connection leads to another session than before")
+        .with_hint("Session locks need sessions of their own: connect to the server directly, or use liveness=lease");
+    Failure { error, fate: Fate::Refused, again: false }
+}
+
+/// Rows of `id, broken, asked_pid, asked_host, asked_reason`, of which those without an id say nothing.
 pub(super) fn mail(rows: &[Row]) -> Result<Vec<(ClaimId, Notice)>, Garbled> {
     let letter = |row: &Row| {
-        let id: &[u8] = row.try_get(0).map_err(|_| Garbled)?;
+        let Some(id) = row.try_get::<_, Option<&[u8]>>(0).map_err(|_| Garbled)? else { return Ok(None) };
         let id = ClaimId::from_bytes(id.try_into().map_err(|_| Garbled)?);
         if row.try_get(1).map_err(|_| Garbled)? {
-            return Ok((id, Notice::Broken));
+            return Ok(Some((id, Notice::Broken)));
         }
         let asked = verbs::ask(
             row.try_get(2).map_err(|_| Garbled)?,
             row.try_get(3).map_err(|_| Garbled)?,
             row.try_get(4).map_err(|_| Garbled)?,
         )?;
-        Ok((id, Notice::Asked(asked.ok_or(Garbled)?)))
+        Ok(Some((id, Notice::Asked(asked.ok_or(Garbled)?))))
     };
-    rows.iter().map(letter).collect()
+    rows.iter().filter_map(|row| letter(row).transpose()).collect()
 }
 
 /// An answer that none of our functions gives.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tenure_core::backend::{Abilities, Backend, BoxFuture, Finding};
 use tenure_core::lease::{Fate, Tries};
-use tenure_core::{Ask, Claim, Grant, LockName, News, Renewal, Result, Token, Versioned, View, Wait};
+use tenure_core::{Ask, Claim, Error, ErrorKind, Grant, LockName, News, Renewal, Result, Token, Versioned, View, Wait};
 
 use super::server::PostgresServer;
 use super::{Answer, Inner, SESSION_ABILITIES};
@@ -88,7 +88,12 @@ impl Backend for Sessions {
     }
 
     fn release<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<()>> {
-        Box::pin(self.inner.end(claim))
+        Box::pin(async move {
+            match self.inner.end(claim).await? {
+                true => Ok(()),
+                false => Err(Error::new(ErrorKind::Lost, "the session has no such claim any more").with_name(&claim.name)),
+            }
+        })
     }
 
     fn downgrade<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<bool>> {

@@ -12,6 +12,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tenure_core::lease::Fate;
 use tenure_core::{Claim, ClaimId, Instant, Mode, Result};
 use tokio::time::timeout;
 
@@ -25,24 +26,26 @@ const SAY_AGAIN: Duration = Duration::from_millis(100);
 const TIMES: u32 = 20;
 
 impl Inner {
-    /// Ends whatever a claim has.
+    /// Ends whatever a claim has. Whether it had anything, as far as is known: what was held is lost where its session was found to be
+    /// over or another one.
     ///
     /// # Cancel safety
     /// Dropped, nothing is known; call it again.
-    pub(super) async fn end(self: &Arc<Self>, claim: &Claim) -> Result<()> {
+    pub(super) async fn end(self: &Arc<Self>, claim: &Claim) -> Result<bool> {
         let ending = {
             let mut book = self.book();
             if book.pass_on(claim) {
-                return Ok(());
+                return Ok(true);
             }
-            let Some(entry) = book.entry(claim.id) else { return Ok(()) };
+            let Some(entry) = book.entry(claim.id) else { return Ok(false) };
             Arc::clone(&entry.ending)
         };
         let _alone = ending.lock().await;
+        let mut was_there = true;
         loop {
             let (seat, stage) = {
                 let mut book = self.book();
-                let Some(entry) = book.entry(claim.id) else { return Ok(()) };
+                let Some(entry) = book.entry(claim.id) else { return Ok(was_there) };
                 let (seat, stage) = (Arc::clone(&entry.seat), entry.stage);
                 entry.given_up = Some(Instant::now());
                 if matches!(stage, Stage::Held { shown, .. } if shown != Shown::UnderWay) {
@@ -52,7 +55,7 @@ impl Inner {
             };
             if !seat.session.is_open() {
                 self.is_over(seat.number);
-                return Ok(());
+                return Ok(was_there && !matches!(stage, Stage::Held { .. } | Stage::Changing));
             }
             if stage == Stage::Unknown {
                 self.plan_for(Instant::now() + self.patience()); // it may be the last time that somebody asks
@@ -63,13 +66,21 @@ impl Inner {
                     let age = Instant::now().since(since);
                     let held = Held { token, mode, age, shown: shown.is_something() };
                     match timeout(self.answer_limit(), seat.session.unlock(claim, held)).await {
-                        Ok(Ok(())) => {
+                        Ok(Ok(true)) => {
                             let mut book = self.book();
                             book.leave(claim.id);
                             book.nudge(&claim.name);
-                            return Ok(());
+                            return Ok(true);
                         }
-                        Ok(Err(_)) => self.clear(claim, &seat).await,
+                        Ok(Ok(false)) => {
+                            self.shut(&seat); // nor has it anything else of what we believe
+                            return Ok(false);
+                        }
+                        Ok(Err(failure)) => {
+                            // The server has ended it before, or knows it no more.
+                            was_there = failure.fate == Fate::Unknown || seat.session.is_open();
+                            self.clear(claim, &seat).await;
+                        }
                         Err(_) => return Err(self.silent().error),
                     }
                 }

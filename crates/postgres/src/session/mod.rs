@@ -27,7 +27,8 @@
 //! ttl rounded up to a power of two in seconds (2 s at least), so that few sessions serve many ttls: a host that vanishes frees
 //! its locks within that. While the client's process runs, it ends its own holds to the ttl itself: one that was not renewed in
 //! time is let go by the heart, whether or not its session lives on. A renewal is one ping per session, however many locks are
-//! on it, and proves them all: nobody but us can take a lock from a session that answers.
+//! on it, and proves them all: nobody but us can take a lock from a session that answers, and the answer says which session it is. A
+//! proxy in between may have logged in anew.
 //!
 //! # Who can interleave
 //!

@@ -61,6 +61,7 @@ struct Texts {
     request: String,
     break_holds: String,
     broken: String,
+    end_broken: String,
     tidy: String,
     hide: String,
     seed: String,
@@ -79,6 +80,7 @@ impl Texts {
             request: layout.fill("SELECT {session_request}($1, $2, $3, $4)"),
             break_holds: layout.fill("SELECT {session_break}($1, $2)"),
             broken: layout.fill("SELECT {session_broken}($1, $2)"),
+            end_broken: layout.fill("SELECT pg_terminate_backend(pid) FROM unnest({session_broken}($1, $2)) pid"),
             tidy: layout.fill("SELECT {session_tidy}()"),
             hide: layout.fill("DELETE FROM {session} WHERE pid = $1 AND client = $2"),
             seed: layout.fill("SELECT {session_seed}()"),
@@ -234,8 +236,10 @@ impl PostgresServer {
             }
             let waited = Instant::now().since(begun);
             if waited > LET_GO_WITHIN && !were_ended {
-                let sql = "SELECT pg_terminate_backend(pid) FROM unnest($1::integer[]) pid";
-                self.ask(Request::new(sql).arg(left.clone(), Type::INT4_ARRAY), "ending a session").await?;
+                // Looked for in the same statement: the number of one that has ended meanwhile may be somebody else's.
+                let request =
+                    Request::new(&self.texts.end_broken).arg(name.as_str(), Type::TEXT).arg(told.clone(), Type::INT4_ARRAY);
+                self.ask(request, "ending a session").await?;
                 were_ended = true;
             }
             if waited > LET_GO_WITHIN + self.settings.answer_limit {
@@ -270,7 +274,10 @@ impl PostgresServer {
 
     /// Ends what the session waits for. When this has an answer, nothing sent on the session afterwards is ended by it.
     pub(super) async fn interrupt(&self, session: &Advisory) -> Answer<()> {
-        let request = Request::new("SELECT pg_cancel_backend($1)").arg(session.pid, Type::INT4);
+        // A server that was started anew may have given the number to somebody else.
+        let sql = "SELECT pg_cancel_backend(pid) FROM pg_stat_get_activity($1) \
+                   WHERE (extract(epoch FROM backend_start) * 1000000)::bigint = $2";
+        let request = Request::new(sql).arg(session.pid, Type::INT4).arg(session.began, Type::INT8);
         self.ask(request, "ending a wait").await.map(drop)
     }
 
@@ -447,5 +454,37 @@ impl lease::Listener for Ears {
     fn connected(&self, _: &str, _: Instant, _: u64) {}
     fn home(&self) -> Option<Handle> {
         self.client().and_then(|client| client.keepers_runtime())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tenure_core::StoreUrl;
+    use tenure_testkit::servers::postgres::Postgres;
+    use tenure_testkit::{eventually, in_time};
+    use tokio_postgres::NoTls;
+
+    use super::*;
+
+    /// The server was started anew, and has given the number of our session to somebody else, who waits for something.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn whoever_has_our_sessions_number_later_is_not_interrupted() {
+        let database = Postgres::shared();
+        let url = format!("{}?liveness=session&prefix=i{}_", database.url(), std::process::id());
+        let server = PostgresServer::new(Settings::from_url(&url.parse::<StoreUrl>().unwrap()).unwrap()).unwrap();
+        server.prepare().await.unwrap();
+        let mut session = server.open(Duration::from_secs(60)).await.unwrap();
+        let (other, connection) = tokio_postgres::connect(&database.url(), NoTls).await.unwrap();
+        tokio::spawn(connection);
+        let pid: i32 = other.query_one("SELECT pg_backend_pid()", &[]).await.unwrap().get(0);
+        let mut holder = database.session().unwrap();
+        holder.sql("SELECT pg_advisory_lock(4711)").unwrap();
+        let waiting = tokio::spawn(async move { other.batch_execute("SELECT pg_advisory_lock(4711)").await });
+        let waits = format!("SELECT count(*) FROM pg_locks WHERE pid = {pid} AND NOT granted");
+        eventually("somebody else waits", || database.sql(&waits) == [["1"]]).await;
+        Arc::get_mut(&mut session).expect("nobody else has it").pid = pid;
+        server.interrupt(&session).await.unwrap();
+        holder.sql("SELECT pg_advisory_unlock(4711)").unwrap();
+        in_time("it has what it waited for", waiting).await.unwrap().expect("it was interrupted");
     }
 }

@@ -10,6 +10,7 @@ use tenure_core::lease::Failure;
 use tenure_core::{Address, Error, ErrorKind};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_postgres::config::SslMode;
+use tokio_postgres::error::SqlState;
 use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::{Client, Connection, NoTls};
 use tokio_postgres_rustls::MakeRustlsConnect;
@@ -17,6 +18,7 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 use super::moving::{Drive, Mover, MovingStream, Place};
 use crate::config::Settings;
 use crate::error::{After, explain, explain_connect, refused};
+use crate::login::ScramOnly;
 
 /// A connection that is one session.
 pub(super) struct Wire {
@@ -49,6 +51,11 @@ impl Wire {
             .map_err(|error| refused(unreachable(address, settings, error)))?;
         let mut config = settings.driver(address);
         let (client, connection): (Client, Box<dyn Drive>) = match &settings.tls {
+            None if settings.is_scram_only(address) => {
+                ScramOnly::prepare(&mut config);
+                let (client, connection) = config.connect_raw(stream, ScramOnly).await.map_err(failed)?;
+                (client, Box::new(Driver(connection)))
+            }
             None => {
                 config.ssl_mode(SslMode::Disable);
                 let (client, connection) = config.connect_raw(stream, NoTls).await.map_err(failed)?;
@@ -113,8 +120,10 @@ impl Wire {
 
     /// What an error on it means; `doing` completes "while …".
     pub(super) fn failed(&self, error: tokio_postgres::Error, doing: &str) -> Failure {
+        // What was prepared is there as long as the session is: this is another one.
+        let is_another = error.code() == Some(&SqlState::INVALID_SQL_STATEMENT_NAME);
         let (failure, after) = explain(error, Some(&self.address), &self.settings, doing);
-        if after == After::Over {
+        if after == After::Over || is_another {
             self.close();
         }
         failure

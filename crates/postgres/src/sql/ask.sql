@@ -2,12 +2,13 @@
 -- every verb that locks several, so that two such verbs never wait for each other.
 --
 -- Asking again with the id of a claim that is already there changes nothing, and answers how it stands.
+-- `notify_key`: with what the client can be told; null if it does not listen.
 --
 -- Gives for each ask four numbers, the last the time at which it was handled:
 --   0 granted: token, what is left of its window     1 in line: 1 if at its head, when time alone may let somebody in or -1
 --   2 busy    3 locked by somebody's transaction     4 in use otherwise: kind, room    5 ended before
 CREATE OR REPLACE FUNCTION {ask}(
-  me bigint, is_listening boolean, alive_for bigint,
+  me bigint, notify_key bytea, alive_for bigint,
   names text[], ids uuid[], kinds smallint[], modes smallint[], takes bigint[], rooms bigint[],
   ttls bigint[], handover_ttls bigint[], lock_delays bigint[], notes text[], hosts text[], pids bigint[],
   queues boolean[]
@@ -112,7 +113,7 @@ BEGIN
     END IF;
   END LOOP;
   IF waits THEN
-    PERFORM {hear}(me, is_listening, alive_for, now_us, alive_for * 3 / 4);
+    PERFORM {hear}(me, notify_key, alive_for, now_us, alive_for * 3 / 4);
   END IF;
   RETURN answer;
 END $$;
@@ -121,7 +122,7 @@ END $$;
 -- matters to anybody then, so that row need not be locked before it is written. It is the one that is called most, so it is
 -- spared the settings that the others have: they cost as much as a statement.
 CREATE OR REPLACE FUNCTION {ask_one}(
-  me bigint, is_listening boolean, alive_for bigint, of_name text, of_id uuid, of_kind smallint, of_mode smallint, of_take bigint,
+  me bigint, notify_key bytea, alive_for bigint, of_name text, of_id uuid, of_kind smallint, of_mode smallint, of_take bigint,
   of_room bigint, of_ttl bigint, of_handover_ttl bigint, of_lock_delay bigint, of_note text, of_host text, of_pid bigint,
   queues boolean
 ) RETURNS bigint[] LANGUAGE plpgsql AS $$
@@ -144,7 +145,7 @@ BEGIN
     RETURN ARRAY[0, token, of_ttl, now_us];
   END IF;
   RETURN {ask}(
-    me, is_listening, alive_for, ARRAY[of_name], ARRAY[of_id], ARRAY[of_kind], ARRAY[of_mode], ARRAY[of_take], ARRAY[of_room],
+    me, notify_key, alive_for, ARRAY[of_name], ARRAY[of_id], ARRAY[of_kind], ARRAY[of_mode], ARRAY[of_take], ARRAY[of_room],
     ARRAY[of_ttl], ARRAY[of_handover_ttl], ARRAY[of_lock_delay], ARRAY[of_note], ARRAY[of_host], ARRAY[of_pid],
     ARRAY[queues]
   );
@@ -167,8 +168,10 @@ END $$;
 -- A client was heard: its waiters are alive from now on. Nothing is written while they are for `enough`. Comes after all
 -- names of a verb, so that two verbs of one client do not wait for each other.
 CREATE OR REPLACE FUNCTION {hear}(
-  me bigint, is_listening boolean, alive_for bigint, now_us bigint, enough bigint
+  me bigint, notify_key bytea, alive_for bigint, now_us bigint, enough bigint
 ) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+  is_listening CONSTANT boolean := notify_key IS NOT NULL;
 BEGIN
   IF EXISTS (SELECT FROM {client} WHERE client = me AND alive >= now_us + enough AND listens >= is_listening) THEN
     RETURN;
@@ -176,4 +179,7 @@ BEGIN
   INSERT INTO {client} AS c (client, alive, listens) VALUES (me, now_us + alive_for, is_listening)
   ON CONFLICT (client) DO UPDATE
      SET alive = excluded.alive, listens = c.listens OR excluded.listens;
+  IF is_listening THEN
+    INSERT INTO {notify_key} (client, key) VALUES (me, notify_key) ON CONFLICT DO NOTHING;
+  END IF;
 END $$;

@@ -3,7 +3,8 @@
 -- A hold that is let go before its `min_hold` is over keeps the name closed until then. With a `mark` no request for the
 -- claim is granted for so long, however late it comes.
 --
--- Gives for each two numbers: 0 if nothing of it is left, 1 if somebody's transaction has the name; and the time.
+-- Gives for each two numbers: 0 if nothing of it is left, 1 if somebody's transaction has the name, 2 if nothing of it was there but
+-- perhaps what keeps the name closed; and the time.
 CREATE OR REPLACE FUNCTION {end}(names text[], ids uuid[], min_holds bigint[], marks bigint[]) RETURNS bigint[]
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 DECLARE
@@ -13,9 +14,11 @@ DECLARE
   now_us bigint;
   locked boolean;
   ended boolean;
+  was_there boolean;
   answer bigint[] := '{}';
 BEGIN
   FOR i IN 1 .. cardinality(names) LOOP
+    was_there := false;
     locked := NOT pg_try_advisory_xact_lock_shared({key}(names[i]));
     IF locked THEN
       now_us := {clock}();
@@ -48,6 +51,7 @@ BEGIN
         n := {unfold}(n);
       ELSIF (n.solo).id = ids[i] THEN
         ended := true;
+        was_there := true;
         n.solo := NULL;
         n.held := 0;
         n.taken := 0;
@@ -63,6 +67,7 @@ BEGIN
            AND least(since, now_us) + min_holds[i] > now_us
         RETURNING expires INTO t.expires;
         IF FOUND THEN
+          was_there := true;
           n.opens := least(n.opens, t.expires);
           n.used := now_us;
         END IF;
@@ -73,6 +78,7 @@ BEGIN
         t := NULL;
       END IF;
       IF t.take IS NOT NULL THEN
+        was_there := true;
         n.used := now_us;
         IF t.waiting THEN
           n.line := n.line - 1;
@@ -102,7 +108,7 @@ BEGIN
       INSERT INTO {mark} AS m (id, until) VALUES (ids[i], now_us + marks[i])
       ON CONFLICT (id) DO UPDATE SET until = greatest(m.until, excluded.until);
     END IF;
-    answer := answer || ARRAY[0, now_us];
+    answer := answer || ARRAY[CASE WHEN was_there THEN 0 ELSE 2 END, now_us];
   END LOOP;
   RETURN answer;
 END $$;
@@ -163,7 +169,7 @@ BEGIN
      WHERE name = of_name
     RETURNING last, line INTO given, behind;
     IF t.listens THEN
-      PERFORM pg_catalog.pg_notify({channel}(t.client), pg_catalog.format('granted %s %s %s %s', t.id, given, now_us, t.handover_ttl));
+      PERFORM {announce}(t.client, t.id, given, now_us);
     END IF;
     is_done := behind = 0 OR (
       SELECT coalesce(c.alive, 0) > now_us FROM {ticket} h LEFT JOIN {client} c ON c.client = h.client

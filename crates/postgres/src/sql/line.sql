@@ -1,18 +1,35 @@
 -- What the verbs share. tenure's `core::record` says what it means; this does the same, and a test holds it to that.
 
+-- Whatever the search path of whoever calls has: a verb either sets its own, or, where a hand-over would wait for that, names every operator
+-- and function so that none but PostgreSQL's own can be meant, by its schema or since no other could fit better.
+
 -- The server's clock.
 CREATE OR REPLACE FUNCTION {clock}() RETURNS bigint LANGUAGE sql VOLATILE AS
-$$ SELECT (extract(epoch FROM clock_timestamp()) * 1000000::numeric)::bigint $$;
+$$ SELECT (extract(epoch FROM pg_catalog.clock_timestamp()) OPERATOR(pg_catalog.*) 1000000::numeric)::bigint $$;
 
 -- The advisory lock of a name. A verb has it shared while it runs and never waits for it; whoever locks a name in a
 -- transaction of its own has it exclusively for as long as that takes. Two names may have the same one: then a verb is told
 -- once in a while that a name is locked which is not, and comes again.
 CREATE OR REPLACE FUNCTION {key}(of_name text) RETURNS bigint LANGUAGE sql IMMUTABLE AS
-$$ SELECT hashtextextended('{SCHEMA}.{PREFIX}/' || of_name, 2::bigint) $$;
+$$ SELECT pg_catalog.hashtextextended('{SCHEMA}.{PREFIX}/' || of_name, 2::bigint) $$;
 
 -- The channel that a client listens to.
 CREATE OR REPLACE FUNCTION {channel}(of_client bigint) RETURNS text LANGUAGE sql IMMUTABLE AS
-$$ SELECT '{PREFIX}' || lpad(to_hex(of_client), 16, '0') $$;
+$$ SELECT '{PREFIX}' || pg_catalog.lpad(pg_catalog.to_hex(of_client), 16, '0'::text) $$;
+
+-- Tells a client that it was let in. Anybody can send such a message, and hear this one: so it bears a seal, which others cannot make.
+-- A client that has left no key yet looks after its claim all the same.
+CREATE OR REPLACE FUNCTION {announce}(to_client bigint, id uuid, token bigint, now_us bigint) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+  said CONSTANT text := pg_catalog.format('granted %s %s %s', id, token, now_us);
+  seal text;
+BEGIN
+  SELECT pg_catalog.encode(
+           pg_catalog.substr(pg_catalog.sha256(k.key || pg_catalog.convert_to(said, 'UTF8')), 1, 16), 'hex'
+         )
+    INTO seal FROM {notify_key} k WHERE k.client = to_client;
+  PERFORM pg_catalog.pg_notify({channel}(to_client), pg_catalog.concat_ws(' ', said, seal));
+END $$;
 
 -- The floor as it is now, for whoever has its own row already: nobody removes that any more, so no later floor concerns it.
 -- A transaction with an old snapshot would read an old one: there it is locked, so that whoever comes after a change is told to
@@ -156,7 +173,7 @@ BEGIN
         n.taken := n.taken + t.take;
         n.opens := least(n.opens, now_us + t.handover_ttl + t.lock_delay);
         IF coalesce(t.listens, true) THEN -- it may be so new that it has no row yet
-          PERFORM pg_catalog.pg_notify({channel}(t.client), pg_catalog.format('granted %s %s %s %s', t.id, n.last, now_us, t.handover_ttl));
+          PERFORM {announce}(t.client, t.id, n.last, now_us);
         END IF;
       END IF;
       n.line := n.line - 1;

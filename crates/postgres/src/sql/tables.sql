@@ -69,6 +69,19 @@ CREATE TABLE IF NOT EXISTS {client} (
   listens boolean NOT NULL            -- whether it hears what is sent to its channel
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, vacuum_truncate = off);
 
+-- With what notifications to a client are sealed: who only knows what is in the other tables cannot make one up. Whoever may read
+-- every table and write none finds it empty.
+DO $$ BEGIN
+  IF to_regclass('{notify_key}') IS NULL THEN
+    CREATE TABLE {notify_key} (
+      client bigint PRIMARY KEY REFERENCES {client} ON DELETE CASCADE,
+      key bytea NOT NULL
+    );
+    CREATE POLICY writers ON {notify_key} USING (pg_catalog.has_table_privilege('{ticket}', 'UPDATE'));
+    ALTER TABLE {notify_key} ENABLE ROW LEVEL SECURITY;
+  END IF;
+END $$;
+
 -- What others have to say to a client, until it comes for it.
 CREATE TABLE IF NOT EXISTS {mail} (
   client bigint NOT NULL,

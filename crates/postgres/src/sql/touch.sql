@@ -6,7 +6,7 @@
 --   0 waits: 1 if at the head, when time alone may let somebody in or -1    1 let in: token, when, what is left    2 gone
 -- and of each letter five texts: what it says, id, pid, host, reason.
 CREATE OR REPLACE FUNCTION {touch}(
-  me bigint, beat boolean, is_listening boolean, alive_for bigint, names text[], ids uuid[],
+  me bigint, beat boolean, notify_key bytea, alive_for bigint, names text[], ids uuid[],
   OUT at bigint, OUT answer bigint[], OUT letters text[]
 ) LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 DECLARE
@@ -67,6 +67,6 @@ BEGIN
       FROM taken, unnest(ARRAY[says::text, id::text, pid::text, host, reason]) WITH ORDINALITY AS parts (part, place);
   END IF;
   IF beat THEN
-    PERFORM {hear}(me, is_listening, alive_for, at, alive_for);
+    PERFORM {hear}(me, notify_key, alive_for, at, alive_for);
   END IF;
 END $$;

@@ -197,11 +197,14 @@ pub async fn a_broken_hold_cannot_be_released(scene: &Scene) {
                 if is_told_first {
                     in_time("the loss is told", held.lost()).await;
                     let (told, stood_still) = (Instant::now().since(broken), observed.longest().await);
-                    assert!(told < TOLD_AT_ONCE + stood_still, "{case}: told after {told:?}");
+                    let is_at_once = told < TOLD_AT_ONCE + stood_still;
+                    assert!(is_at_once || !scene.tells_holders(), "{case}: told after {told:?}");
                     assert_eq!(held.check().unwrap_err().kind(), ErrorKind::Lost, "{case}");
                 }
-                let released = held.release().await;
-                assert_eq!(released.map_err(|error| error.kind()), Err(ErrorKind::Lost), "{case}");
+                let released = held.release().await.map_err(|error| error.kind());
+                // Of a request that was sent twice nobody knows whether the first one ended it.
+                let is_lost = released == Err(ErrorKind::Lost) || !(is_told_first || scene.loses_nothing());
+                assert!(is_lost, "{case}: {released:?}");
                 following.check().unwrap();
                 following.release().await.unwrap();
                 scene.leaves_nothing([client]).await;
