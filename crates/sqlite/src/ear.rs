@@ -46,6 +46,8 @@ const NAMES_AT_ONCE: usize = 128;
 const MOST_WATCHED: usize = 512;
 /// The ids of so many claims are in one datagram at most; more for one client make several.
 const MOST_IDS: usize = 1024;
+/// How many datagrams are read in one round.
+const MOST_DATAGRAMS: usize = 64;
 /// How long an id is in a datagram.
 const ID_LENGTH: usize = 16;
 
@@ -225,7 +227,9 @@ impl Store {
             let dead: Vec<ClientKey> = ended.map(|(_, (client, _))| *client).collect();
             let _ = rustix::io::read(poke, &mut [0; 8]);
             let mut hinted = Vec::new();
-            while let Some(Ok(length)) = socket.map(|socket| socket.recv(&mut datagram)) {
+            // Anybody may send without end: what is left is read in the next round, which comes at once.
+            for _ in 0..MOST_DATAGRAMS {
+                let Some(Ok(length)) = socket.map(|socket| socket.recv(&mut datagram)) else { break };
                 hinted.extend(datagram[..length].as_chunks::<ID_LENGTH>().0.iter().copied().map(ClaimId::from_bytes));
             }
             self.follow(&hinted);
