@@ -201,10 +201,12 @@ impl Inner {
     /// Ends a lease and everything on it.
     pub(crate) async fn revoke(&self, id: i64) -> std::result::Result<(), Failure> {
         match self.asks.call("ending a lease", |wire| async move { wire.lease_revoke(id).await }).await {
-            Ok(_) => Ok(()),
-            Err(failure) if failure.next == Next::NoLease => Ok(()), // it has ended
-            Err(failure) => Err(failure),
+            Ok(_) => {}
+            Err(failure) if failure.next == Next::NoLease => {} // it has ended
+            Err(failure) => return Err(failure),
         }
+        self.leases.forget(id);
+        Ok(())
     }
 
     /// Revokes the leases that nobody is on.

@@ -130,8 +130,7 @@ impl Inner {
     /// The lease of so many seconds.
     async fn lease_of(&self, seconds: u64, link: &Link) -> std::result::Result<OnLease, Failure> {
         if self.schema.layout == Layout::Concurrency {
-            let lease = Arc::new(self.grant(seconds, link).await?); // its key is named by it, so it is the claim's alone
-            return Ok(OnLease::of(&lease));
+            return self.make_lease(self.settings.answer_limit, seconds, link).await; // its key is named by it: it is the claim's alone
         }
         if let Some(on) = self.leases.get(seconds, Instant::now()) {
             return Ok(on);
@@ -143,8 +142,8 @@ impl Inner {
         if let Some(on) = self.leases.get(seconds, Instant::now()) {
             return Ok(on);
         }
-        let lease = self.grant_within((came + limit).since(Instant::now()), seconds, link).await?;
-        Ok(self.leases.add(lease, Instant::now()))
+        let on = self.make_lease((came + limit).since(Instant::now()), seconds, link).await?;
+        Ok(self.leases.offer(on, Instant::now()))
     }
 
     /// The same, which is not about to end: what is moved to it must not go with it.
@@ -157,25 +156,50 @@ impl Inner {
         self.lease_of(seconds, link).await // that one is dead, and this is another
     }
 
-    /// Makes a lease.
-    pub(crate) async fn grant(&self, seconds: u64, link: &Link) -> std::result::Result<Lease, Failure> {
-        self.grant_within(self.settings.answer_limit, seconds, link).await
+    /// Makes a lease for claims. Dropped, or without an answer, it may be there all the same: closing the client revokes it.
+    async fn make_lease(&self, limit: Duration, seconds: u64, link: &Link) -> std::result::Result<OnLease, Failure> {
+        let now = Instant::now();
+        let on = self.leases.expect(Lease::new(fresh_id(), seconds, now), now);
+        let id = on.lease().id;
+        match self.grant_within(limit, id, seconds, link).await {
+            Ok(sent) => on.lease().kept_since(sent),
+            Err(failure) => {
+                if !failure.in_doubt {
+                    self.leases.forget(id);
+                }
+                return Err(failure);
+            }
+        }
+        Ok(on)
     }
 
-    async fn grant_within(&self, limit: Duration, seconds: u64, link: &Link) -> std::result::Result<Lease, Failure> {
-        let request = LeaseGrantRequest { ttl: seconds as i64, id: fresh_id() };
+    /// Makes a lease that keeps a name closed: it ends by itself, also where the client was closed before that.
+    pub(crate) async fn grant(&self, seconds: u64, link: &Link) -> std::result::Result<Lease, Failure> {
+        let id = fresh_id();
+        let sent = self.grant_within(self.settings.answer_limit, id, seconds, link).await?;
+        Ok(Lease::new(id, seconds, sent))
+    }
+
+    /// Makes the lease of this id; when it lasts from.
+    async fn grant_within(
+        &self,
+        limit: Duration,
+        id: i64,
+        seconds: u64,
+        link: &Link,
+    ) -> std::result::Result<Instant, Failure> {
+        let request = LeaseGrantRequest { ttl: seconds as i64, id };
         let sent = Instant::now();
         let asked = link.call_within(limit, "making a lease", |wire| async move { wire.lease_grant(request).await }).await;
         match asked {
             Ok(answer) if answer.value.ttl < seconds as i64 => {
                 let what = format!("a lease of {seconds} s was asked for, and one of {} s granted", answer.value.ttl);
-                Err(Error::new(ErrorKind::Backend, what).with_store(self.settings.describe()).into())
+                let error = Error::new(ErrorKind::Backend, what).with_store(self.settings.describe());
+                Err(Failure { in_doubt: true, ..error.into() }) // it was made
             }
-            Ok(answer) => Ok(Lease::new(answer.value.id, seconds, answer.sent)),
+            Ok(answer) => Ok(answer.sent),
             // The first copy of the request made it.
-            Err(failure) if failure.error.to_string().contains("lease already exists") => {
-                Ok(Lease::new(request.id, seconds, sent))
-            }
+            Err(failure) if failure.error.to_string().contains("lease already exists") => Ok(sent),
             Err(failure) => Err(failure),
         }
     }
@@ -215,6 +239,7 @@ impl Inner {
     /// Everything that was on it is gone too.
     pub(crate) fn lease_is_gone(&self, lease: &Lease) {
         lease.die();
+        self.leases.forget(lease.id);
         let lost: Vec<ClaimId> = {
             let table = self.table();
             table.claims.iter().filter(|(_, entry)| entry.is_on(lease)).map(|(id, _)| *id).collect()
@@ -321,7 +346,7 @@ impl Inner {
     async fn beat(self: &Arc<Self>) -> Instant {
         let now = Instant::now();
         let mut next = Instant::NEVER;
-        let (mut over, mut due): (Vec<ClaimId>, HashMap<i64, OnLease>) = Default::default();
+        let (mut over, mut due): (Vec<ClaimId>, HashMap<i64, Arc<Lease>>) = Default::default();
         for (id, entry) in &mut self.table().claims {
             match entry.stage {
                 Stage::Held { .. } | Stage::Closing if entry.expires <= now => {
@@ -341,7 +366,7 @@ impl Inner {
                     let Some(on) = entry.on.as_ref().filter(|on| !on.lease().is_dead()) else { continue };
                     let again = on.lease().base() + entry.pace();
                     if again <= now {
-                        due.insert(on.lease().id, on.clone());
+                        due.insert(on.lease().id, Arc::clone(on.lease()));
                         next = next.min(now + entry.pace() / 4);
                     } else {
                         next = next.min(again);
@@ -355,11 +380,11 @@ impl Inner {
                 let _ = inner.end_by_id(id).await;
             });
         }
-        for on in due.into_values() {
+        for lease in due.into_values() {
             let inner = Arc::clone(self);
             self.spawn(async move {
-                let (limit, member) = (on.lease().lasts() / 6, inner.keep.number());
-                let kept = tokio::time::timeout(limit, inner.keep_alive(on.lease(), &inner.keep)).await;
+                let (limit, member) = (lease.lasts() / 6, inner.keep.number());
+                let kept = tokio::time::timeout(limit, inner.keep_alive(&lease, &inner.keep)).await;
                 if kept.is_err() {
                     inner.keep.leave(member);
                 }

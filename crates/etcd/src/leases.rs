@@ -13,8 +13,11 @@
 //! it. A busy client keeps its lease alive for ever, so after [many](MANY) marks newcomers are on another one, and that ends when the last of
 //! those who are on it lets go.
 //!
+//! A lease is known before it is asked for: where the answer is lost, or nobody waits for it any more, the lease may be there all the
+//! same. Closing a client revokes every lease that may be there and that nobody is on.
+//!
 //! Who can interleave: any number of claims join and leave while one of them, the heart or a renewal keeps the lease alive.
-//! `users` counts those who are on it, so that closing a client revokes only what nobody is on; who joins while it is being
+//! `users` counts the claims that are on it, so that closing a client revokes only what nobody is on; who joins while it is being
 //! revoked finds it dead and makes another.
 
 use std::collections::HashMap;
@@ -73,6 +76,11 @@ impl Lease {
         Duration::from_secs(self.seconds)
     }
 
+    /// Whether nobody is on it.
+    fn is_unused(&self) -> bool {
+        self.users.load(Ordering::Acquire) == 0
+    }
+
     /// Whether it is surely not over yet.
     fn surely_lasts(&self, now: Instant) -> bool {
         !self.is_dead() && self.base() + self.lasts() > now
@@ -111,20 +119,28 @@ impl Drop for OnLease {
 /// The leases of a client.
 #[derive(Default)]
 pub(crate) struct Leases {
-    by_seconds: Mutex<HashMap<u64, Arc<Lease>>>,
+    known: Mutex<Known>,
+}
+
+#[derive(Default)]
+struct Known {
+    /// The leases for newcomers, by their seconds.
+    current: HashMap<u64, Arc<Lease>>,
+    /// Every lease that may be there, by its id.
+    all: HashMap<i64, Arc<Lease>>,
 }
 
 impl Leases {
-    fn map(&self) -> MutexGuard<'_, HashMap<u64, Arc<Lease>>> {
-        self.by_seconds.lock().unwrap_or_else(PoisonError::into_inner)
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The lease for so many seconds, if it is there, surely not over yet, and has room for marks.
     pub(crate) fn get(&self, seconds: u64, now: Instant) -> Option<OnLease> {
-        let mut map = self.map();
-        let lease = map.get(&seconds)?;
+        let current = &mut self.known().current;
+        let lease = current.get(&seconds)?;
         if !lease.surely_lasts(now) || lease.marks.load(Ordering::Relaxed) >= MANY {
-            map.remove(&seconds);
+            current.remove(&seconds);
             return None;
         }
         Some(OnLease::of(lease))
@@ -132,31 +148,41 @@ impl Leases {
 
     /// The lease of this id, if it is one of ours and surely not over yet.
     pub(crate) fn by_id(&self, id: i64, now: Instant) -> Option<OnLease> {
-        let map = self.map();
-        let lease = map.values().find(|lease| lease.id == id)?;
+        let known = self.known();
+        let lease = known.all.get(&id)?;
         lease.surely_lasts(now).then(|| OnLease::of(lease))
     }
 
-    /// Adds a lease, unless somebody on another link was quicker: then it is theirs, and this one ends by itself.
-    pub(crate) fn add(&self, lease: Lease, now: Instant) -> OnLease {
-        let mut map = self.map();
-        if let Some(there) = map.get(&lease.seconds).filter(|there| there.surely_lasts(now)) {
-            return OnLease::of(there);
-        }
+    /// Notes a lease that is about to be asked for: from now on it may be there.
+    pub(crate) fn expect(&self, lease: Lease, now: Instant) -> OnLease {
+        let all = &mut self.known().all;
+        all.retain(|_, lease| !lease.is_unused() || lease.surely_lasts(now)); // the others end by themselves
         let lease = Arc::new(lease);
-        let user = OnLease::of(&lease);
-        map.insert(lease.seconds, lease);
-        user
+        all.insert(lease.id, Arc::clone(&lease));
+        OnLease::of(&lease)
     }
 
-    /// Takes out what nobody is on, for it to be revoked.
-    pub(crate) fn unused(&self) -> Vec<Arc<Lease>> {
-        let mut map = self.map();
-        let unused: Vec<_> = map.values().filter(|lease| lease.users.load(Ordering::Acquire) == 0).map(Arc::clone).collect();
-        for lease in &unused {
-            lease.die();
-            map.remove(&lease.seconds);
+    /// A lease is not there, or not any more.
+    pub(crate) fn forget(&self, id: i64) {
+        self.known().all.remove(&id);
+    }
+
+    /// Offers a lease to newcomers, unless somebody on another link was quicker: then theirs is used.
+    pub(crate) fn offer(&self, on: OnLease, now: Instant) -> OnLease {
+        let current = &mut self.known().current;
+        if let Some(there) = current.get(&on.lease().seconds).filter(|there| there.surely_lasts(now)) {
+            return OnLease::of(there);
         }
+        current.insert(on.lease().seconds, Arc::clone(on.lease()));
+        on
+    }
+
+    /// What nobody is on, to be revoked: nobody joins it any more.
+    pub(crate) fn unused(&self) -> Vec<Arc<Lease>> {
+        let Known { current, all } = &mut *self.known();
+        let unused: Vec<_> = all.values().filter(|lease| lease.is_unused()).map(Arc::clone).collect();
+        unused.iter().for_each(|lease| lease.die());
+        current.retain(|_, lease| !lease.is_dead());
         unused
     }
 }
@@ -192,11 +218,16 @@ pub(crate) fn fresh_id() -> i64 {
 mod tests {
     use super::*;
 
+    /// Asks for a lease, and offers it.
+    fn add(leases: &Leases, id: i64, seconds: u64, now: Instant) -> OnLease {
+        leases.offer(leases.expect(Lease::new(id, seconds, now), now), now)
+    }
+
     #[test]
     fn what_is_used_is_not_revoked() {
         let leases = Leases::default();
         let now = Instant::now();
-        let user = leases.add(Lease::new(1, 30, now), now);
+        let user = add(&leases, 1, 30, now);
         assert!(leases.unused().is_empty());
         let twin = leases.get(30, now).expect("it is there");
         drop(user);
@@ -210,7 +241,7 @@ mod tests {
     fn what_may_be_over_is_not_used() {
         let leases = Leases::default();
         let now = Instant::now();
-        leases.add(Lease::new(1, 2, now), now);
+        add(&leases, 1, 2, now);
         assert!(leases.get(2, now + Duration::from_secs(1)).is_some());
         assert!(leases.get(2, now + Duration::from_secs(2)).is_none());
     }
@@ -220,23 +251,55 @@ mod tests {
     fn after_many_marks_newcomers_are_on_another() {
         let leases = Leases::default();
         let now = Instant::now();
-        let first = leases.add(Lease::new(1, 30, now), now);
+        let first = add(&leases, 1, 30, now);
         (1..MANY).for_each(|_| first.lease().marked());
         assert!(leases.get(30, now).is_some());
         first.lease().marked();
         assert!(leases.get(30, now).is_none());
-        assert_eq!(leases.add(Lease::new(2, 30, now), now).lease().id, 2);
+        assert_eq!(add(&leases, 2, 30, now).lease().id, 2);
         assert!(!first.lease().is_dead());
+    }
+
+    /// A lease that newcomers are not put on any more lasts for as long as its ttl: closing a client revokes it all the same. So it does
+    /// with one that nobody heard to be made.
+    #[test]
+    fn whatever_may_be_there_is_revoked() {
+        let leases = Leases::default();
+        let now = Instant::now();
+        let first = add(&leases, 1, 30, now);
+        (0..MANY).for_each(|_| first.lease().marked());
+        assert!(leases.get(30, now).is_none());
+        let second = add(&leases, 2, 30, now);
+        let unheard = leases.expect(Lease::new(3, 40, now), now);
+        assert!(leases.unused().is_empty(), "they are used");
+        drop((first, second, unheard));
+        leases.forget(2);
+        let mut ids: Vec<_> = leases.unused().iter().map(|lease| lease.id).collect();
+        ids.sort_unstable();
+        assert_eq!(ids, [1, 3]);
+    }
+
+    #[test]
+    fn what_is_over_is_forgotten() {
+        let leases = Leases::default();
+        let now = Instant::now();
+        let used = add(&leases, 1, 2, now);
+        drop(add(&leases, 2, 3, now));
+        drop(leases.expect(Lease::new(3, 60, now), now + Duration::from_secs(5)));
+        drop(used);
+        let mut ids: Vec<_> = leases.unused().iter().map(|lease| lease.id).collect();
+        ids.sort_unstable();
+        assert_eq!(ids, [1, 3], "the second has ended by itself");
     }
 
     #[test]
     fn of_two_that_are_made_at_once_the_first_is_used() {
         let leases = Leases::default();
         let now = Instant::now();
-        let first = leases.add(Lease::new(1, 30, now), now);
-        assert_eq!(leases.add(Lease::new(2, 30, now), now).lease().id, 1);
+        let first = add(&leases, 1, 30, now);
+        assert_eq!(add(&leases, 2, 30, now).lease().id, 1);
         first.lease().die();
-        assert_eq!(leases.add(Lease::new(3, 30, now), now).lease().id, 3, "unless it is dead");
+        assert_eq!(add(&leases, 3, 30, now).lease().id, 3, "unless it is dead");
     }
 
     #[test]

@@ -12,9 +12,10 @@ use tenure_core::{Claim, ClaimId, Error, Instant, Kind, Renewal, Result, margin}
 use tokio::task::JoinSet;
 
 use crate::codec::Value;
+use crate::config::Layout;
 use crate::error::{Failure, Next, again};
 use crate::inner::Inner;
-use crate::leases::{Lease, OnLease, seconds};
+use crate::leases::{Lease, seconds};
 use crate::link::Link;
 use crate::proto::{KeyValue, RangeRequest, TxnRequest, created_at, is_on, moved, put, read};
 use crate::table::{Entry, Stage};
@@ -49,18 +50,19 @@ impl Inner {
     pub(crate) async fn renew(self: &Arc<Self>, claims: &[Claim]) -> Vec<Result<Renewal>> {
         let under_way = UnderWay { link: &self.keep, number: self.keep.number(), done: AtomicBool::new(false) };
         let unmoved = self.move_all_back(claims).await;
-        let mut leases: HashMap<i64, OnLease> = HashMap::new();
+        // Not as users of them: when a claim ends during its renewal, closing the client must still revoke its lease.
+        let mut leases: HashMap<i64, Arc<Lease>> = HashMap::new();
         {
             let table = self.table();
             for claim in claims {
                 if let Some(on) = table.claims.get(&claim.id).and_then(|entry| entry.on.as_ref()) {
-                    leases.entry(on.lease().id).or_insert_with(|| on.clone());
+                    leases.entry(on.lease().id).or_insert_with(|| Arc::clone(on.lease()));
                 }
             }
         }
         let mut kept = HashMap::new();
-        for (id, on) in &leases {
-            kept.insert(*id, self.prove(on).await); // as a rule there is one
+        for (id, lease) in &leases {
+            kept.insert(*id, self.prove(lease).await); // as a rule there is one
         }
         under_way.done.store(true, Ordering::Relaxed);
         let renewed = |claim: &Claim| match unmoved.get(&claim.id) {
@@ -129,20 +131,20 @@ impl Inner {
     }
 
     /// Keeps a lease alive, and then asks what is on it.
-    async fn prove(&self, on: &OnLease) -> std::result::Result<Kept, Failure> {
-        if !self.keep_alive(on.lease(), &self.keep).await? {
+    async fn prove(&self, lease: &Lease) -> std::result::Result<Kept, Failure> {
+        if !self.keep_alive(lease, &self.keep).await? {
             return Ok(Kept::Gone);
         }
-        let (since, id) = (on.lease().base(), on.lease().id);
+        let (since, id) = (lease.base(), lease.id);
         let keys = self.keep.call("proving a lease", |wire| async move { wire.time_to_live(id).await }).await;
         match keys {
             Ok(answer) if answer.value.ttl > 0 => Ok(Kept::Since(since, answer.value.keys.into_iter().collect())),
             Ok(_) => {
-                self.lease_is_gone(on.lease());
+                self.lease_is_gone(lease);
                 Ok(Kept::Gone)
             }
             Err(failure) if failure.next == Next::NoLease => {
-                self.lease_is_gone(on.lease());
+                self.lease_is_gone(lease);
                 Ok(Kept::Gone)
             }
             Err(failure) => Err(failure),
@@ -165,6 +167,9 @@ impl Inner {
             // Gone, or on another lease: whatever there is of it is ended like everything that was lost.
             Ok(Kept::Since(..)) => {
                 let key = entry.key.clone();
+                if self.schema.layout == Layout::Tenure {
+                    entry.on = None; // it is not on that one, which is to be revoked when nobody else is
+                }
                 drop(table);
                 self.ear.gone_here(&key, None);
                 Ok(Renewal::Lost)

@@ -147,20 +147,25 @@ impl Inner {
     async fn break_hold(&self, ticket: &Ticket) -> Result<bool> {
         let key = &ticket.kv.key;
         let delay = ticket.value.lock_delay;
+        let mut lease = None;
         let mut success = if delay.is_zero() || ticket.value.closing {
             vec![delete(key)]
         } else {
-            let lease = self.grant(whole_seconds(delay), &self.asks).await?;
+            let closes = lease.insert(self.grant(whole_seconds(delay), &self.asks).await?);
             let token = Some(ticket.token().get());
             let value = Value { closing: true, ttl: delay, asked: None, token, ..ticket.value.clone() };
-            vec![put(key, value.encode(), lease.id)]
+            vec![put(key, value.encode(), closes.id)]
         };
         if ticket.parsed.kind == Kind::RwLock {
             success.push(delete(&self.schema.beside(&ticket.parsed.name, key))); // it may be the writer since it was seen
         }
         let compare = vec![created_at(key, ticket.kv.create_revision)];
         let txn = TxnRequest { compare, success, failure: Vec::new() };
-        Ok(self.txn("breaking a hold", txn).await?.value.succeeded)
+        let broken = self.txn("breaking a hold", txn).await?.value.succeeded;
+        if let Some(lease) = lease.filter(|_| !broken) {
+            let _ = self.revoke(lease.id).await; // or it ends by itself
+        }
+        Ok(broken)
     }
 }
 

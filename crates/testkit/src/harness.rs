@@ -19,6 +19,12 @@ pub trait Harness: Send + Sync + Sized + 'static {
     /// a store that nobody has used yet, and must get there again.
     fn residue(&self) -> impl Future<Output = usize> + Send;
 
+    /// How many leases or sessions clients have in the store, where it counts them apart from what they hold. Must get to 0 once every
+    /// client is closed.
+    fn leases(&self) -> impl Future<Output = usize> + Send {
+        ready(0)
+    }
+
     /// Where another process finds this store; `None` if it cannot, and then its abilities must say `Reach::Process`.
     fn url(&self) -> Option<String> {
         None

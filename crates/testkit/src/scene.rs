@@ -23,6 +23,7 @@ pub struct Scene {
 trait Store: Send + Sync {
     fn backend(&self) -> BoxFuture<'_, Arc<dyn Backend>>;
     fn residue(&self) -> BoxFuture<'_, usize>;
+    fn leases(&self) -> BoxFuture<'_, usize>;
     fn url(&self) -> Option<String>;
     fn open<'a>(&'a self, url: &'a str) -> BoxFuture<'a, Result<Arc<dyn Backend>>>;
     fn sabotage(&self, how: Sabotage) -> BoxFuture<'_, bool>;
@@ -39,6 +40,10 @@ impl<H: Harness> Store for H {
 
     fn residue(&self) -> BoxFuture<'_, usize> {
         Box::pin(Harness::residue(self))
+    }
+
+    fn leases(&self) -> BoxFuture<'_, usize> {
+        Box::pin(Harness::leases(self))
     }
 
     fn url(&self) -> Option<String> {
@@ -154,7 +159,8 @@ impl Scene {
         for client in clients {
             client.close().await.expect("a client can be closed");
         }
-        eventually_async("nothing is left in the store", async || self.residue().await == 0).await;
+        let is_empty = async || self.residue().await == 0 && self.store.leases().await == 0;
+        eventually_async("nothing is left in the store", is_empty).await;
     }
 
     /// The same for what a dead process or time alone has ended: a store without a server is cleaned by whoever uses it,
@@ -168,7 +174,7 @@ impl Scene {
             let held = visitor.mutex("visitor").expect("every store has a mutex").lock().await.expect("the store works");
             held.release().await.expect("the store works");
             visitor.close().await.expect("a client can be closed");
-            self.residue().await == 0
+            self.residue().await == 0 // a dead process has its leases for their whole time
         };
         eventually_async("nothing is left in the store, though somebody comes by", visited).await;
     }

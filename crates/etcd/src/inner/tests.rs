@@ -70,7 +70,7 @@ async fn silence_is_heard_by_all_at_once() {
 /// The same, in line, on a lease that lasts.
 fn waiting(inner: &Inner, claim: &Claim, revision: i64) -> KeyValue {
     let kv = held(inner, claim, revision);
-    let on = inner.leases.add(Lease::new(1, seconds(claim), Instant::now()), Instant::now());
+    let on = inner.leases.expect(Lease::new(1, seconds(claim), Instant::now()), Instant::now());
     let mut table = inner.table();
     let entry = table.claims.get_mut(&claim.id).expect("it has a seat");
     (entry.stage, entry.on) = (Stage::Waiting, Some(on));

@@ -4,7 +4,7 @@ use tenure_core::{Address, Renewal};
 use tenure_testkit::in_time;
 
 use super::*;
-use crate::leases::waiting_seconds;
+use crate::leases::{OnLease, waiting_seconds};
 use crate::scene::{LONG, client, client_at, handed_over, key, mutex, read};
 
 fn on(inner: &Inner, claim: &Claim) -> OnLease {

@@ -8,7 +8,7 @@ use tenure_testkit::history::expect_sound;
 use tenure_testkit::proxy::{Fault, Toward, Which};
 use tenure_testkit::{Options as _, Shape, eventually, in_time};
 
-use crate::stage::{LONG, Stage, change, leaves_nothing, lets_go, line_is};
+use crate::stage::{LONG, Stage, change, leases, leaves_nothing, lets_go, line_is};
 
 const TTL: Duration = Duration::from_secs(9);
 /// Of a hold that must be kept: the machine may stand still on top of whatever else happens.
@@ -144,4 +144,24 @@ async fn a_waiter_that_gives_up_while_nobody_is_there() {
     beside.release().await.unwrap();
     lets_go(in_time("the other is let in", stays).await.unwrap().unwrap().release().await);
     leaves_nothing(&stage.cluster, [one, other]).await;
+}
+
+/// Whoever asks gives up before it hears that the cluster has made its lease. That lease would last for an hour: the client revokes it
+/// when it is closed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dropped_request_leaves_no_lease() {
+    let stage = Stage::new();
+    let client = stage.proxied(LONG).await;
+    for round in 0..3 {
+        let before = leases(&stage.cluster);
+        let unheard = stage.proxy.set(Which::All, Fault::Hold(Toward::Client));
+        let mutex = client.mutex("x").unwrap().ttl(Duration::from_secs(3_600 + round)).unwrap();
+        let asking = tokio::spawn(async move { mutex.lock().await });
+        eventually("the lease is made", || leases(&stage.cluster) > before).await;
+        asking.abort();
+        assert!(asking.await.unwrap_err().is_cancelled());
+        stage.proxy.lift(unheard);
+    }
+    leaves_nothing(&stage.cluster, [client]).await;
+    assert_eq!(leases(&stage.cluster), 0);
 }

@@ -77,6 +77,11 @@ pub(crate) fn marks(cluster: &EtcdCluster) -> usize {
     keys.lines().filter(|key| !key.is_empty()).count()
 }
 
+/// How many leases there are.
+pub(crate) fn leases(cluster: &EtcdCluster) -> usize {
+    cluster.ctl(&["lease", "list"]).lines().skip(1).count() // the first line says how many
+}
+
 /// Has `etcdctl` change something. It sends a write once only: one that an election has swallowed is made again, and one that was
 /// done without an answer need not be.
 pub(crate) async fn change(cluster: &EtcdCluster, args: &[&str]) {
