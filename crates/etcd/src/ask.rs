@@ -197,20 +197,25 @@ impl Inner {
         ]
     }
 
-    /// Sends an ask, and a keepalive beside it where the lease was not heard of for a while. `None`: the lease was gone, ask again.
+    /// Sends an ask, and a keepalive before it where the lease was not heard of for a while. It is believed once the key is on that lease,
+    /// in the same term. `None`: the lease was gone, ask again.
     async fn send(&self, claim: &Claim, on: &OnLease, stale: bool, txn: TxnRequest) -> Result<Option<Answered>> {
-        let asking = self.txn("asking for a lock", txn);
-        let answer = if stale {
-            let (answer, kept) = tokio::join!(asking, self.keep_alive(on.lease(), &self.asks));
-            if let (Ok(_), Ok(false)) = (&answer, kept) {
-                return Ok(None); // its lease is over: another one
-            }
-            answer
-        } else {
-            asking.await
-        };
-        match answer {
+        let mut kept = None;
+        if stale {
+            kept = match self.send_keepalive(on.lease(), &self.asks).await {
+                Ok(None) => return Ok(None), // its lease is over: another one
+                Ok(kept) => kept,
+                Err(_) => None, // then the window is what the lease has left
+            };
+        }
+        match self.txn("asking for a lock", txn).await {
             Ok(Answer { value, clean, .. }) => {
+                if let Some((sent, term)) = kept
+                    && value.succeeded
+                    && value.term() == term
+                {
+                    on.lease().kept_since(sent);
+                }
                 if let Some(entry) = self.table().claims.get_mut(&claim.id) {
                     entry.under_way = !value.succeeded; // what was refused may have a key from before: see `refused`
                     if !clean {

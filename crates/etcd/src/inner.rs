@@ -19,7 +19,7 @@ use crate::ear::{Ear, Own, Told};
 use crate::error::{Failure, Next};
 use crate::leases::{Lease, Leases, OnLease, fresh_id, seconds};
 use crate::link::{Link, Login, Member};
-use crate::proto::{KeyValue, LeaseGrantRequest, RangeRequest};
+use crate::proto::{KeyValue, LeaseGrantRequest, RangeRequest, RangeResponse};
 use crate::schema::Schema;
 use crate::table::{Entry, Stage, Table};
 
@@ -210,30 +210,51 @@ impl Inner {
     /// others elected another, says yes to anybody for a moment. So a read follows, which the others must confirm: if it was
     /// answered in the same term, the keepalive was the leader's.
     pub(crate) async fn keep_alive(&self, lease: &Lease, link: &Link) -> std::result::Result<bool, Failure> {
-        let id = lease.id;
-        let answer = link.call("keeping a lease alive", |wire| async move { wire.keep_alive(id).await }).await;
-        let answer = match answer {
-            Ok(answer) => answer,
-            Err(failure) if failure.next == Next::NoLease => {
-                self.lease_is_gone(lease);
-                return Ok(false);
-            }
-            Err(failure) => return Err(failure),
-        };
-        let (ttl, term) = answer.value;
-        if ttl <= 0 {
-            self.lease_is_gone(lease);
-            return Ok(false);
-        }
-        let request = RangeRequest::one(&self.schema.nothing());
+        Ok(self.keep_alive_and_read(lease, link, &self.schema.nothing()).await?.is_some())
+    }
+
+    /// The same, and what the read finds under this key: a server may also say yes of a lease that it is just revoking, and of that the
+    /// keys are gone. `None`: the lease is.
+    pub(crate) async fn keep_alive_and_read(
+        &self,
+        lease: &Lease,
+        link: &Link,
+        key: &[u8],
+    ) -> std::result::Result<Option<RangeResponse>, Failure> {
+        let Some((sent, term)) = self.send_keepalive(lease, link).await? else { return Ok(None) };
+        let request = RangeRequest::one(key);
         let confirmed = link.call("keeping a lease alive", |wire| wire_range(wire, request.clone())).await?.value;
         if confirmed.term() != term {
             let what = "the leader changed while a lease was kept alive";
             let error = Error::new(ErrorKind::Unavailable, what).with_store(self.settings.describe());
             return Err(Failure { next: Next::Later, in_doubt: false, spoken: true, error });
         }
-        lease.kept_since(answer.sent);
-        Ok(!lease.is_dead())
+        lease.kept_since(sent);
+        Ok((!lease.is_dead()).then_some(confirmed))
+    }
+
+    /// Sends a keepalive: when that was, and the term in which it was answered, which nobody has confirmed yet. `None`: the lease is gone.
+    pub(crate) async fn send_keepalive(
+        &self,
+        lease: &Lease,
+        link: &Link,
+    ) -> std::result::Result<Option<(Instant, u64)>, Failure> {
+        let id = lease.id;
+        let answer = link.call("keeping a lease alive", |wire| async move { wire.keep_alive(id).await }).await;
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(failure) if failure.next == Next::NoLease => {
+                self.lease_is_gone(lease);
+                return Ok(None);
+            }
+            Err(failure) => return Err(failure),
+        };
+        let (ttl, term) = answer.value;
+        if ttl <= 0 {
+            self.lease_is_gone(lease);
+            return Ok(None);
+        }
+        Ok(Some((answer.sent, term)))
     }
 
     /// Everything that was on it is gone too.

@@ -3,7 +3,7 @@
 //! A lease is made when it is first needed, under an id of our own, so that making it twice makes it once. It lasts from when
 //! the server last heard of it, which was after the keepalive was *sent*: that moment is its base, and a claim's window counts from
 //! there. A lease that nobody needs is not kept alive and ends by itself; one that was not used for a while is kept alive
-//! in the same flight as the ask that uses it.
+//! right before the ask that uses it.
 //!
 //! A claim asks on the lease of its ttl. One that must wait moves to a short one before long, so that a waiter that died is
 //! skipped soon; let in, it stands on that, and trusts it for as long as it lasts, until its first renewal moves it back. Others would

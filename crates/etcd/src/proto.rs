@@ -469,6 +469,11 @@ impl TxnResponse {
         self.header.as_ref().map_or(0, |header| header.revision)
     }
 
+    /// The term of the leader through which it was done.
+    pub(crate) fn term(&self) -> u64 {
+        self.header.as_ref().map_or(0, |header| header.raft_term)
+    }
+
     /// What its steps read, in order.
     pub(crate) fn ranges(self) -> impl Iterator<Item = RangeResponse> {
         self.responses.into_iter().filter_map(|response| match response.done {

@@ -7,7 +7,8 @@
 //!
 //! Who can interleave: the one in front may go before the watch is there, so the first thing that a watch brings about is a
 //! look. The waiter's own key may go, with its lease or by somebody's hand: then its place is lost and it asks anew. What an event
-//! grants counts only while the waiter's lease surely lasts; otherwise it is kept alive first, and if that fails it is a new ask.
+//! grants counts only while the waiter's lease surely lasts; otherwise it is kept alive first, and the key must still be on it; if that
+//! fails it is a new ask.
 //! After a look without an answer nobody knows on which lease the key is: then nothing is a grant before the next look.
 
 use std::sync::Arc;
@@ -122,9 +123,10 @@ impl Inner {
         let Some((on, trusted)) = self.trust(claim) else { return Some(Waited::Gone) };
         let fresh = Instant::now() < on.lease().base() + trusted / 2 && !on.lease().is_dead();
         if !fresh {
-            match self.keep_alive(on.lease(), &self.asks).await {
-                Ok(true) => {}
-                Ok(false) => return Some(Waited::Gone),
+            let (key, revision) = self.key_in_line(claim)?;
+            match self.keep_alive_and_read(on.lease(), &self.asks, &key).await {
+                Ok(Some(read)) if read.kvs.iter().any(|kv| (kv.create_revision, kv.lease) == (revision, on.lease().id)) => {}
+                Ok(_) => return Some(Waited::Gone),
                 Err(_) => return None,
             }
         }
@@ -133,6 +135,10 @@ impl Inner {
             None if on.lease().is_dead() || self.lost_its_place(claim) => Some(Waited::Gone),
             None => None,
         }
+    }
+
+    fn key_in_line(&self, claim: &Claim) -> Option<(Vec<u8>, i64)> {
+        self.table().claims.get(&claim.id).map(|entry| (entry.key.clone(), entry.revision))
     }
 
     fn lost_its_place(&self, claim: &Claim) -> bool {

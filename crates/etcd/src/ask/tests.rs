@@ -1,5 +1,5 @@
 //! A claim that asks again: it finds that it is in, or is ended before it has found out. What a refusal leaves, which is nothing. And asks
-//! that arrive when their claim was ended, however late.
+//! that arrive when their claim was ended, however late. On a lease that is old, and beside a machine with the same memory.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -7,6 +7,7 @@ use std::time::Duration;
 use tenure_testkit::eventually_async;
 
 use super::*;
+use crate::leases::Lease;
 use crate::scene::{claim, client, holds, key, mutex, read, waits};
 
 fn permits(take: u32, of: u32) -> Claim {
@@ -141,4 +142,46 @@ async fn without_its_lease_a_claim_is_ended_without_a_mark() {
     inner.end(&claim, Duration::ZERO).await.unwrap();
     assert!(!inner.table().claims.contains_key(&claim.id));
     assert_eq!(read(&inner, &inner.schema.ended(claim.id)).await, None);
+}
+
+/// A server may say yes to a keepalive of a lease that it is just revoking. A waiter whose key is gone is not let in by that.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_keepalive_alone_lets_nobody_in() {
+    const TTL: Duration = Duration::from_secs(60);
+    for is_there in [true, false] {
+        let inner = client();
+        let claim = Claim { ttl: TTL, handover_ttl: TTL, ..mutex("kept alive") };
+        let (on, _) = inner.lease(&claim).await.unwrap();
+        let key = inner.enter(&claim, &on);
+        let answer = inner.send(&claim, &on, false, ask(&inner, &claim, &key, &on)).await.unwrap().expect("its lease lasts");
+        // Nothing was heard of its lease for so long that it is kept alive before it is trusted.
+        let since = Instant::from_nanos(on.lease().base().as_nanos().saturating_sub(TTL.as_nanos() as u64 * 2 / 3));
+        let old = Lease::new(on.lease().id, on.lease().seconds, since);
+        if let Some(entry) = inner.table().claims.get_mut(&claim.id) {
+            (entry.revision, entry.stage, entry.on) = (answer.revision, Stage::Waiting, Some(OnLease::of(&Arc::new(old))));
+        }
+        if !is_there {
+            let success = vec![delete(&key)];
+            inner.txn("a revocation", TxnRequest { success, ..Default::default() }).await.unwrap();
+        }
+        match inner.let_in(&claim, answer.revision).await {
+            Some(Waited::Granted(_)) => assert!(is_there, "its key is gone"),
+            Some(Waited::Gone) => assert!(!is_there, "its key is there"),
+            _ => panic!("the server answers"),
+        }
+        inner.end(&claim, Duration::ZERO).await.unwrap();
+    }
+}
+
+/// An ask on a lease that was not heard of for a while: its window counts from the keepalive that went ahead of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_ask_on_an_old_lease_renews_it() {
+    let (inner, claim) = (client(), mutex("on an old lease"));
+    let (on, _) = inner.lease(&claim).await.unwrap();
+    let key = inner.enter(&claim, &on);
+    let before = Instant::now();
+    let answer = inner.send(&claim, &on, true, ask(&inner, &claim, &key, &on)).await.unwrap();
+    assert!(answer.expect("its lease lasts").succeeded);
+    assert!(on.lease().base() >= before);
+    inner.end(&claim, Duration::ZERO).await.unwrap();
 }
