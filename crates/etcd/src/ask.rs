@@ -251,23 +251,24 @@ impl Inner {
         .await
     }
 
-    /// Why a transaction put nothing: `Some(true)`, the claim is there from before; `None`, something else is under its key, of an
-    /// earlier claim or on an earlier lease, and must be taken out; `Some(false)`, there is no room, or none under that key.
+    /// Why a transaction put nothing: `Some(true)`, the claim is there from before; `None`, it is there on an
+    /// earlier lease, and must be taken out; `Some(false)`, there is no room, or none under that key.
     fn refused(&self, claim: &Claim, key: &[u8], on: &OnLease, reads: &[RangeResponse]) -> Result<Option<bool>> {
         let [own, ended, others, ..] = reads else { return Err(unsettled(claim)) };
         if let Some(kv) = own.kvs.first().filter(|kv| kv.key == key) {
             let value = Value::decode(&kv.value);
-            if value.closing {
-                // Broken, or let go before its minimum hold was over: it stays, and the claim waits for it like everybody else.
+            let is_mine = self.schema.layout == Layout::Concurrency || value.id == shown(claim.id);
+            if value.closing || !is_mine {
+                // Broken, or let go before its minimum hold was over; or of a twin: a machine that was restored from the same snapshot, and
+                // has the same keys. It stays, and the claim waits for it like everybody else.
                 self.ear.gone_here(key, None);
                 self.nothing_came_of_it(claim);
                 self.table().move_over(claim.id);
                 return Ok(Some(false));
             }
-            let is_mine = self.schema.layout == Layout::Concurrency || value.id == shown(claim.id);
             // It may stand on the short lease of those who wait: it keeps its place.
             let on = if kv.lease == on.lease().id { Some(on.clone()) } else { self.leases.by_id(kv.lease, Instant::now()) };
-            let Some(on) = on.filter(|_| is_mine) else { return Ok(None) };
+            let Some(on) = on else { return Ok(None) };
             if let Some(entry) = self.table().claims.get_mut(&claim.id) {
                 (entry.revision, entry.written, entry.on) = (kv.create_revision, kv.mod_revision, Some(on));
                 (entry.under_way, entry.asked) = (false, value.asked);

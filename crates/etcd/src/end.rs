@@ -1,14 +1,15 @@
 //! Ending a claim: whatever its id left behind, by its own key and the revision at which it was made.
 //!
-//! Who can interleave: the next claim of this client on the name has the same key. An end compares its create revision, or nothing
-//! where there is no other end of the claim on its way; an end that compares nothing and was not answered at the first try takes
-//! the key out of use (see [`Entry::loose`](crate::table::Entry::loose)). A copy of the claim's ask may arrive after its end, after
+//! Who can interleave: the next claim of this client on the name has the same key. An end compares its create revision, or nothing at
+//! the first try of the usual one; where that was not answered it takes the key out of use (see
+//! [`Entry::loose`](crate::table::Entry::loose)). A copy of the claim's ask may arrive after its end, after
 //! minutes too, where a member stood still: where one may be on its way the end leaves a mark in the same transaction, on the lease on
 //! which that copy would put its key. So the mark is there for as long as anything can come of the copy, and needs nobody to remove it. A
 //! minimum hold leaves the key where it is, on a lease of its own that ends when the name opens; this client opens it to the
 //! millisecond, and the lease does where the client is gone.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tenure_core::{Claim, ClaimId, Instant, Kind, Result};
@@ -19,6 +20,7 @@ use crate::error::{Failure, Next};
 use crate::inner::Inner;
 use crate::leases::{OnLease, whole_seconds};
 use crate::proto::*;
+use crate::schema::shown;
 use crate::table::Stage;
 
 /// What an end must know of its claim.
@@ -105,47 +107,73 @@ impl Inner {
             return self.revoke(on.lease().id).await; // the key goes with it, and no copy of the ask can bring it back
         }
         if ending.revision > 0 && ending.doubt.is_none() && !ending.beside {
-            return self.delete_at_once(claim.id, &ending.key).await;
+            return self.delete_at_once(claim.id, &ending.key, ending.revision).await;
+        }
+        let (mut revision, mut doubt) = (ending.revision, ending.doubt.as_ref());
+        if revision == 0 {
+            // Its ask was not answered. What is under its key is its own, or that of a twin (see `ask`).
+            let look = TxnRequest { success: vec![read(RangeRequest::one(&ending.key))], ..Default::default() };
+            let found = self.do_and_mark(claim, doubt.take(), look).await?.reads().into_iter().flatten().next();
+            let is_own = |kv: &KeyValue| {
+                let value = Value::decode(&kv.value);
+                value.id == shown(claim.id) && !value.closing
+            };
+            match found.filter(is_own) {
+                Some(kv) => revision = kv.create_revision,
+                None => return Ok(()),
+            }
+        }
+        let mut success = vec![delete(&ending.key)];
+        if ending.beside {
+            success.push(delete(&self.schema.beside(&claim.name, &ending.key)));
         }
         // Its key is used again by the next claim of this client: it must be this one's.
-        let compare = match ending.revision {
-            0 => {
-                self.loosen(claim.id);
-                Vec::new()
-            }
-            revision => vec![created_at(&ending.key, revision)],
-        };
-        let mut deletes = vec![delete(&ending.key)];
-        if ending.beside {
-            deletes.push(delete(&self.schema.beside(&claim.name, &ending.key)));
-        }
-        if let Some(on) = &ending.doubt {
+        let txn = TxnRequest { compare: vec![created_at(&ending.key, revision)], success, failure: Vec::new() };
+        self.do_and_mark(claim, doubt, txn).await.map(drop)
+    }
+
+    /// Does this, and where a copy of the claim's ask may be on its way, marks the claim as ended in the same step.
+    async fn do_and_mark(
+        &self,
+        claim: &Claim,
+        doubt: Option<&OnLease>,
+        txn: TxnRequest,
+    ) -> std::result::Result<TxnResponse, Failure> {
+        if let Some(on) = doubt {
             let mark = put(&self.schema.ended(claim.id), b"ended".to_vec(), on.lease().id);
-            let mut success = deletes.clone();
-            success.push(mark.clone());
-            let txn = TxnRequest { compare: compare.clone(), success, failure: vec![mark] };
+            let mut marking = txn.clone();
+            marking.success.push(mark.clone());
+            marking.failure.push(mark);
             on.lease().marked();
-            match self.txn("ending a claim", txn).await {
-                // End it without one: a mark is a write, which a full disk refuses; and on a lease that is gone nobody can put anything.
+            match self.txn("ending a claim", marking).await {
+                // Without one, then: a mark is a write, which a full disk refuses; and on a lease that is gone nobody can put anything.
                 Err(failure) if matches!(failure.next, Next::Full | Next::NoLease) => {}
-                Err(failure) => return Err(failure),
-                Ok(_) => return Ok(()),
+                answer => return Ok(answer?.value),
             }
         }
-        let txn = TxnRequest { compare, success: deletes, failure: Vec::new() };
-        self.txn("releasing a lock", txn).await.map(drop)
+        Ok(self.txn("releasing a lock", txn).await?.value)
     }
 
     /// The usual end: a delete that compares nothing, which costs the server a tenth less than a transaction. Nobody but this claim
-    /// has the key until that was answered, and unless it was answered at the first try nobody has it ever again.
-    async fn delete_at_once(&self, id: ClaimId, key: &[u8]) -> std::result::Result<(), Failure> {
-        self.loosen(id);
+    /// has the key until that was answered, and unless it was answered at the first try nobody has it ever again. Nobody but a twin, so
+    /// the second try compares.
+    async fn delete_at_once(&self, id: ClaimId, key: &[u8], revision: i64) -> std::result::Result<(), Failure> {
+        if let Some(entry) = self.table().claims.get_mut(&id) {
+            entry.loose += 1; // it is on its way from now on
+        }
         let request = DeleteRangeRequest { key: key.to_vec(), range_end: Vec::new() };
+        let again = TxnRequest { compare: vec![created_at(key, revision)], success: vec![delete(key)], failure: Vec::new() };
+        let is_sent = AtomicBool::new(false);
         let answer = self
             .asks
             .call("releasing a lock", |wire| {
-                let request = request.clone();
-                async move { wire.delete(request).await }
+                let (request, again, is_sent) = (request.clone(), again.clone(), is_sent.swap(true, Ordering::Relaxed));
+                async move {
+                    match is_sent {
+                        false => wire.delete(request).await.map(drop),
+                        true => wire.txn(again).await.map(drop),
+                    }
+                }
             })
             .await?;
         if answer.clean
@@ -154,13 +182,6 @@ impl Inner {
             entry.loose = entry.loose.saturating_sub(1);
         }
         Ok(())
-    }
-
-    /// An end that compares nothing is on its way from now on.
-    fn loosen(&self, id: ClaimId) {
-        if let Some(entry) = self.table().claims.get_mut(&id) {
-            entry.loose += 1;
-        }
     }
 
     /// Keeps the name closed for the rest of the minimum hold.

@@ -181,7 +181,7 @@ impl Inner {
     }
 
     /// Makes the lease of this id; when it lasts from.
-    async fn grant_within(
+    pub(crate) async fn grant_within(
         &self,
         limit: Duration,
         id: i64,
@@ -198,8 +198,8 @@ impl Inner {
                 Err(Failure { in_doubt: true, ..error.into() }) // it was made
             }
             Ok(answer) => Ok(answer.sent),
-            // The first copy of the request made it.
-            Err(failure) if failure.error.to_string().contains("lease already exists") => Ok(sent),
+            // The first copy of the request made it. If there was one only, it is somebody else's.
+            Err(failure) if failure.in_doubt && failure.error.to_string().contains("lease already exists") => Ok(sent),
             Err(failure) => Err(failure),
         }
     }

@@ -145,7 +145,7 @@ impl Table {
         seat
     }
 
-    /// A claim's key keeps the name closed: it needs another, unless a copy of its ask may still put that one.
+    /// A claim's key keeps the name closed, or is a twin's: it needs another, unless a copy of its ask may still put that one.
     pub(crate) fn move_over(&mut self, id: ClaimId) {
         if let Some(entry) = self.claims.get_mut(&id).filter(|entry| entry.doubt().is_none()) {
             (entry.seat, entry.on) = (None, None);
@@ -157,6 +157,13 @@ impl Table {
     fn be_another(&mut self) {
         self.client = fresh_id() as u64;
         self.seats.clear();
+    }
+
+    /// Has the keys of another client, as a machine does that was restored from the same snapshot.
+    #[cfg(test)]
+    pub(crate) fn be_twin_of(&mut self, other: &Table) {
+        self.client = other.client;
+        self.seats.clone_from(&other.seats);
     }
 
     /// Notes which key a claim has.

@@ -185,3 +185,72 @@ async fn an_ask_on_an_old_lease_renews_it() {
     assert!(on.lease().base() >= before);
     inner.end(&claim, Duration::ZERO).await.unwrap();
 }
+
+/// Two machines that were restored from one snapshot, before either asks for anything.
+fn twins() -> (Arc<Inner>, Arc<Inner>) {
+    let (one, twin) = (client(), client());
+    twin.table().be_twin_of(&one.table());
+    (one, twin)
+}
+
+/// Twins have the same keys. One that finds the other's under its own leaves it alone, and takes another.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_twin_waits_for_its_twin() {
+    for wait in [Wait::No, Wait::Forever] {
+        let (one, twin) = twins();
+        let (held, next) = (mutex("twins"), mutex("twins"));
+        holds(&one, &held).await;
+        let before = key(&one, &held).await;
+        let asking = tokio::spawn({
+            let (twin, next) = (Arc::clone(&twin), next.clone());
+            async move { twin.acquire(&next, wait).await }
+        });
+        if wait == Wait::Forever {
+            waits(&twin, &next).await;
+            assert_eq!(read(&one, &before.key).await.expect("its twin leaves it alone"), before);
+            one.end(&held, Duration::ZERO).await.unwrap();
+            assert!(asking.await.unwrap().unwrap().is_some());
+            twin.end(&next, Duration::ZERO).await.unwrap();
+        } else {
+            assert!(asking.await.unwrap().unwrap().is_none(), "its twin holds");
+            assert_eq!(read(&one, &before.key).await.expect("its twin leaves it alone"), before);
+            one.end(&held, Duration::ZERO).await.unwrap();
+        }
+    }
+}
+
+/// An ask was dropped before it was answered, and nobody knows whether its key is there. What is there is a twin's.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dropped_ask_ends_no_hold_of_a_twin() {
+    let (one, twin) = twins();
+    let (held, dropped) = (mutex("dropped twin"), mutex("dropped twin"));
+    holds(&one, &held).await;
+    let before = key(&one, &held).await;
+    let (on, _) = twin.lease(&dropped).await.unwrap();
+    assert_eq!(twin.enter(&dropped, &on), before.key);
+    twin.end(&dropped, Duration::ZERO).await.unwrap();
+    assert_eq!(read(&one, &before.key).await.expect("its twin leaves it alone"), before);
+    one.end(&held, Duration::ZERO).await.unwrap();
+}
+
+/// The answer to an ask was lost, and its key is there: its end finds it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dropped_ask_that_arrived_leaves_no_key() {
+    let (inner, claim) = (client(), mutex("unheard"));
+    let (on, _) = inner.lease(&claim).await.unwrap();
+    let key = inner.enter(&claim, &on);
+    inner.txn("asking for a lock", ask(&inner, &claim, &key, &on)).await.unwrap();
+    assert!(read(&inner, &key).await.is_some());
+    inner.end(&claim, Duration::ZERO).await.unwrap();
+    assert_eq!(read(&inner, &key).await, None);
+    assert!(read(&inner, &inner.schema.ended(claim.id)).await.is_some(), "a copy may arrive");
+}
+
+/// The id of a lease is taken by somebody else, who drew the same: it is not ours.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_of_somebody_else_is_not_used() {
+    let (one, twin) = twins();
+    let theirs = one.grant(60, &one.asks).await.unwrap();
+    assert!(twin.grant_within(Duration::from_secs(60), theirs.id, 60, &twin.asks).await.is_err());
+    one.revoke(theirs.id).await.unwrap();
+}
