@@ -50,7 +50,7 @@ impl Inner {
     pub(crate) async fn renew(self: &Arc<Self>, claims: &[Claim]) -> Vec<Result<Renewal>> {
         let under_way = UnderWay { link: &self.keep, number: self.keep.number(), done: AtomicBool::new(false) };
         let unmoved = self.move_all_back(claims).await;
-        // Who is on them is the claims: one that ends meanwhile keeps its lease from nobody who closes the client.
+        // Not as users of them: when a claim ends during its renewal, closing the client must still revoke its lease.
         let mut leases: HashMap<i64, Arc<Lease>> = HashMap::new();
         {
             let table = self.table();
