@@ -104,7 +104,12 @@ impl Backend for Etcd {
     }
 
     fn release<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<()>> {
-        Box::pin(self.inner.end(claim, claim.min_hold))
+        Box::pin(async move {
+            match self.inner.end(claim, claim.min_hold).await? {
+                true => Ok(()),
+                false => Err(Error::new(ErrorKind::Lost, "the cluster has no such claim any more").with_name(&claim.name)),
+            }
+        })
     }
 
     fn downgrade<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<bool>> {

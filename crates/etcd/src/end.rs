@@ -19,6 +19,7 @@ use crate::config::Layout;
 use crate::error::{Failure, Next};
 use crate::inner::Inner;
 use crate::leases::{OnLease, whole_seconds};
+use crate::link::Answer;
 use crate::proto::*;
 use crate::schema::shown;
 use crate::table::Stage;
@@ -35,19 +36,19 @@ struct Ending {
 }
 
 impl Inner {
-    /// Ends whatever a claim left behind.
+    /// Ends whatever a claim left behind; `false` if its key was surely gone before.
     ///
     /// # Cancel safety
     /// Dropped, it may have been ended or not: end it again.
-    pub(crate) async fn end(self: &Arc<Self>, claim: &Claim, min_hold: Duration) -> Result<()> {
-        let Some(ending) = self.begin_ending(claim.id, min_hold) else { return Ok(()) };
+    pub(crate) async fn end(self: &Arc<Self>, claim: &Claim, min_hold: Duration) -> Result<bool> {
+        let Some(ending) = self.begin_ending(claim.id, min_hold) else { return Ok(true) };
         if !ending.closed_for.is_zero() {
             return self.close_name(claim, &ending).await;
         }
         match self.end_now(claim, &ending).await {
-            Ok(()) => {
+            Ok(was_there) => {
                 self.forget(claim.id);
-                Ok(())
+                Ok(was_there)
             }
             Err(failure) => {
                 if let Some(entry) = self.table().claims.get_mut(&claim.id) {
@@ -62,7 +63,7 @@ impl Inner {
     pub(crate) async fn end_by_id(self: &Arc<Self>, id: ClaimId) -> Result<()> {
         let claim = self.table().claims.get(&id).map(|entry| entry.claim.clone());
         match claim {
-            Some(claim) => self.end(&claim, Duration::ZERO).await,
+            Some(claim) => self.end(&claim, Duration::ZERO).await.map(drop),
             None => Ok(()),
         }
     }
@@ -94,11 +95,11 @@ impl Inner {
         })
     }
 
-    async fn end_now(&self, claim: &Claim, ending: &Ending) -> std::result::Result<(), Failure> {
+    async fn end_now(&self, claim: &Claim, ending: &Ending) -> std::result::Result<bool, Failure> {
         if self.schema.layout == Layout::Concurrency
             && let Some(on) = &ending.on
         {
-            return self.revoke(on.lease().id).await; // the key goes with it, and no copy of the ask can bring it back
+            return self.revoke(on.lease().id).await.map(|()| true); // the key goes with it, and no copy of the ask can bring it back
         }
         if ending.revision > 0 && ending.doubt.is_none() {
             return self.delete_at_once(claim.id, &ending.key, ending.revision).await;
@@ -107,20 +108,21 @@ impl Inner {
         if revision == 0 {
             // Its ask was not answered. What is under its key is its own, or that of a twin (see `ask`).
             let look = TxnRequest { success: vec![read(RangeRequest::one(&ending.key))], ..Default::default() };
-            let found = self.do_and_mark(claim, doubt.take(), look).await?.reads().into_iter().flatten().next();
+            let found = self.do_and_mark(claim, doubt.take(), look).await?.value.reads().into_iter().flatten().next();
             let is_own = |kv: &KeyValue| {
                 let value = Value::decode(&kv.value);
                 value.id == shown(claim.id) && !value.closing
             };
             match found.filter(is_own) {
                 Some(kv) => revision = kv.create_revision,
-                None => return Ok(()),
+                None => return Ok(true),
             }
         }
         let success = vec![delete(&ending.key)];
         // Its key is used again by the next claim of this client: it must be this one's.
         let txn = TxnRequest { compare: vec![created_at(&ending.key, revision)], success, failure: Vec::new() };
-        self.do_and_mark(claim, doubt, txn).await.map(drop)
+        let answer = self.do_and_mark(claim, doubt, txn).await?;
+        Ok(answer.value.succeeded || !answer.clean)
     }
 
     /// Does this, and where a copy of the claim's ask may be on its way, marks the claim as ended in the same step.
@@ -129,7 +131,7 @@ impl Inner {
         claim: &Claim,
         doubt: Option<&OnLease>,
         txn: TxnRequest,
-    ) -> std::result::Result<TxnResponse, Failure> {
+    ) -> std::result::Result<Answer<TxnResponse>, Failure> {
         if let Some(on) = doubt {
             let mark = put(&self.schema.ended(claim.id), b"ended".to_vec(), on.lease().id);
             let mut marking = txn.clone();
@@ -139,16 +141,16 @@ impl Inner {
             match self.txn("ending a claim", marking).await {
                 // Without one, then: a mark is a write, which a full disk refuses; and on a lease that is gone nobody can put anything.
                 Err(failure) if matches!(failure.next, Next::Full | Next::NoLease) => {}
-                answer => return Ok(answer?.value),
+                answer => return answer,
             }
         }
-        Ok(self.txn("releasing a lock", txn).await?.value)
+        self.txn("releasing a lock", txn).await
     }
 
     /// The usual end: a delete that compares nothing, which costs the server a tenth less than a transaction. Nobody but this claim
     /// has the key until that was answered, and unless it was answered at the first try nobody has it ever again. Nobody but a twin, so
     /// the second try compares.
-    async fn delete_at_once(&self, id: ClaimId, key: &[u8], revision: i64) -> std::result::Result<(), Failure> {
+    async fn delete_at_once(&self, id: ClaimId, key: &[u8], revision: i64) -> std::result::Result<bool, Failure> {
         if let Some(entry) = self.table().claims.get_mut(&id) {
             entry.loose += 1; // it is on its way from now on
         }
@@ -161,8 +163,8 @@ impl Inner {
                 let (request, again, is_sent) = (request.clone(), again.clone(), is_sent.swap(true, Ordering::Relaxed));
                 async move {
                     match is_sent {
-                        false => wire.delete(request).await.map(drop),
-                        true => wire.txn(again).await.map(drop),
+                        false => wire.delete(request).await.map(|answer| answer.deleted > 0),
+                        true => wire.txn(again).await.map(|answer| answer.succeeded),
                     }
                 }
             })
@@ -172,11 +174,11 @@ impl Inner {
         {
             entry.loose = entry.loose.saturating_sub(1);
         }
-        Ok(())
+        Ok(answer.value || !answer.clean)
     }
 
     /// Keeps the name closed for the rest of the minimum hold.
-    async fn close_name(self: &Arc<Self>, claim: &Claim, ending: &Ending) -> Result<()> {
+    async fn close_name(self: &Arc<Self>, claim: &Claim, ending: &Ending) -> Result<bool> {
         let lease = self.grant(whole_seconds(ending.closed_for), &self.asks).await?;
         let opens = Instant::now() + ending.closed_for;
         let value = Value { closing: true, ttl: ending.closed_for, ..Value::of(claim) };
@@ -186,7 +188,7 @@ impl Inner {
         if !answer.value.succeeded {
             self.forget(claim.id);
             let _ = self.revoke(lease.id).await;
-            return Ok(());
+            return Ok(!answer.clean);
         }
         if let Some(entry) = self.table().claims.get_mut(&claim.id) {
             entry.stage = Stage::Closing;
@@ -194,7 +196,7 @@ impl Inner {
             entry.on = Some(OnLease::of(&Arc::new(lease)));
         }
         self.beat_by(opens);
-        Ok(())
+        Ok(true)
     }
 
     /// Ends a lease and everything on it.

@@ -120,7 +120,12 @@ impl Backend for ZooKeeper {
     }
 
     fn release<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<()>> {
-        Box::pin(self.inner.end(claim))
+        Box::pin(async move {
+            match self.inner.end(claim).await? {
+                true => Ok(()),
+                false => Err(Error::new(ErrorKind::Lost, "the ensemble has no such claim any more").with_name(&claim.name)),
+            }
+        })
     }
 
     fn downgrade<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<bool>> {

@@ -21,14 +21,14 @@ use crate::session::{Session, Trouble};
 use crate::wire::{Refusal, Reply, Request};
 
 impl Inner {
-    /// Ends whatever the claim left behind.
+    /// Ends whatever the claim left behind; `false` if its node was surely gone before.
     ///
     /// # Cancel safety
     /// Dropped, it may have been done or not: end it again.
-    pub(crate) async fn end(self: &Arc<Self>, claim: &Claim) -> Result<()> {
+    pub(crate) async fn end(self: &Arc<Self>, claim: &Claim) -> Result<bool> {
         self.bury(claim.id);
         if self.entry(claim.id).is_none() {
-            return self.end_unknown(claim).await;
+            return self.end_unknown(claim).await.map(|()| true);
         }
         self.edit(claim.id, |entry| entry.ending = true);
         self.end_known(claim.id).await
@@ -58,29 +58,38 @@ impl Inner {
         over.into_iter().for_each(|id| self.bury(id));
     }
 
-    async fn end_known(&self, id: ClaimId) -> Result<()> {
-        let Some(entry) = self.entry(id) else { return Ok(()) };
+    async fn end_known(&self, id: ClaimId) -> Result<bool> {
+        let Some(entry) = self.entry(id) else { return Ok(true) };
         let _turn = entry.turn.lock().await;
-        let Some(entry) = self.entry(id) else { return Ok(()) }; // somebody was faster
-        self.end_in(&entry.user.0, id, &entry).await?;
+        let Some(entry) = self.entry(id) else { return Ok(true) }; // somebody was faster
+        let was_there = self.end_in(&entry.user.0, id, &entry).await?;
         self.forget(id);
-        Ok(())
+        Ok(was_there)
     }
 
-    /// Ends a claim by way of its session; if that is over, so is the claim.
-    async fn end_in(&self, session: &Session, id: ClaimId, entry: &Entry) -> Result<()> {
+    /// Ends a claim by way of its session; if that is over, so is the claim. `false` if its node was surely gone before.
+    async fn end_in(&self, session: &Session, id: ClaimId, entry: &Entry) -> Result<bool> {
         let deadline = Instant::now() + self.settings.answer_limit;
         let sure = entry.node.is_some() && !entry.unsure;
+        let mut may_be_done = !sure;
         loop {
-            let ended = if sure { self.delete(session, entry).await? } else { self.search(session, id, entry).await? };
-            let Err(trouble) = ended else { return Ok(()) };
+            let ended = if sure {
+                self.delete(session, entry).await?
+            } else {
+                self.search(session, id, entry).await?.map(|()| true)
+            };
+            let trouble = match ended {
+                Ok(was_there) => return Ok(was_there || may_be_done),
+                Err(trouble) => trouble,
+            };
             if matches!(trouble, Trouble::Over(_)) || session.is_over() {
-                return Ok(());
+                return Ok(true);
             }
+            may_be_done = true; // what was sent may have been carried out
             let left = deadline.since(Instant::now());
             match tokio::time::timeout(left, session.here()).await {
                 Ok(Ok(())) => {}
-                Ok(Err(_)) => return Ok(()),
+                Ok(Err(_)) => return Ok(true),
                 Err(_) => return Err(self.explain(trouble, "delete a node in", &entry.parent)),
             }
         }
@@ -99,14 +108,16 @@ impl Inner {
         }
     }
 
-    async fn delete(&self, session: &Session, entry: &Entry) -> Result<Result<(), Trouble>> {
+    /// Deletes the claim's node; whether it was there.
+    async fn delete(&self, session: &Session, entry: &Entry) -> Result<Result<bool, Trouble>> {
         let path = entry.path().expect("its node is known");
         let asked = match session.send([Request::Delete { path: path.clone(), version: -1 }]) {
             Ok([asked]) => asked,
             Err(trouble) => return Ok(Err(trouble)),
         };
         match self.within(session, "an end", asked).await? {
-            Ok(_) | Err(Trouble::Refused(Refusal::NO_NODE)) => Ok(Ok(())),
+            Ok(_) => Ok(Ok(true)),
+            Err(Trouble::Refused(Refusal::NO_NODE)) => Ok(Ok(false)),
             Err(Trouble::Refused(refusal)) => Err(refused(refusal, "delete", &path)),
             Err(trouble) => Ok(Err(trouble)),
         }

@@ -181,7 +181,10 @@ fn what_is_missing_is_asked_for() {
 fn a_damaged_fence_refuses_everybody() {
     let store = Store::new();
     assert_eq!(fence(&store, &["advance", "db", "17"]).code(), 0);
-    std::fs::write(store.path("fence.db"), "no database, but long enough to be taken for one".repeat(30)).unwrap();
+    for part in ["fence.db", "fence.db-wal"] {
+        // What was committed may be in either.
+        std::fs::write(store.path(part), "no database, but long enough to be taken for one".repeat(30)).unwrap();
+    }
     let refused = fence(&store, &["advance", "db", "18"]);
     assert_eq!(refused.code(), 125);
     assert!(refused.stderr.contains("fence.db"), "{refused:?}");
