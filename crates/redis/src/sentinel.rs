@@ -27,8 +27,8 @@ pub(crate) async fn master(settings: &Settings) -> Result<Address> {
     let majority = sentinels.len() / 2 + 1;
     let shared = Arc::new(settings.clone());
     let mut asked = JoinSet::new();
-    for sentinel in sentinels.iter().copied() {
-        let (settings, sentinel, service) = (Arc::clone(&shared), sentinel.clone(), service.clone());
+    for sentinel in &sentinels {
+        let (settings, sentinel, service) = (Arc::clone(&shared), Address::clone(sentinel), service.clone());
         asked.spawn(async move { ask(&settings, &sentinel, &service).await });
     }
     let (answers, faults) = gather(asked, |answers| agreed(answers, majority).is_some()).await;
