@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_core::backend::{Abilities, Backend, BoxFuture, Fencing, Finding, Liveness, Reach, Waiting};
-use tenure_core::{Ask, Claim, Grant, Kind, LockName, MIN_TTL, News, Renewal, Result, Token, Versioned, View, Wait};
+use tenure_core::{
+    Ask, Claim, Error, ErrorKind, Grant, Kind, LockName, MIN_TTL, News, Renewal, Result, Token, Versioned, View, Wait,
+};
 
 use crate::config::Settings;
 use crate::inner::Inner;
@@ -86,7 +88,12 @@ impl Backend for Redis {
     }
 
     fn release<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<()>> {
-        Box::pin(self.inner.end(claim, claim.min_hold))
+        Box::pin(async move {
+            match self.inner.end(claim, claim.min_hold).await? {
+                true => Ok(()),
+                false => Err(Error::new(ErrorKind::Lost, "the server has no such claim any more").with_name(&claim.name)),
+            }
+        })
     }
 
     fn downgrade<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<bool>> {

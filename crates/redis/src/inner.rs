@@ -150,14 +150,14 @@ impl Inner {
         self.doubtful().retain(|_, since| now.since(*since) < MARK);
     }
 
-    /// Ends whatever a claim left behind. It leaves a mark where an ask of it may still arrive.
-    pub(crate) async fn end(&self, claim: &Claim, min_hold: Duration) -> Result<()> {
+    /// Ends whatever a claim left behind; `false` if nothing was surely there. It leaves a mark where an ask of it may still arrive.
+    pub(crate) async fn end(&self, claim: &Claim, min_hold: Duration) -> Result<bool> {
         let mark = if self.doubtful().contains_key(&claim.id) { MARK } else { Duration::ZERO };
         let command = verbs::end(&self.fleet.layout, self.fleet.publish(), &claim.name, claim.id, min_hold, mark);
         let answer = self.run(&claim.name, &scripts::END, &command).await?;
-        verbs::ended(answer.value)?;
+        let (_, was_there) = verbs::ended(answer.value)?;
         self.doubtful().remove(&claim.id);
-        Ok(())
+        Ok(was_there || !answer.clean)
     }
 
     pub(crate) async fn downgrade(&self, claim: &Claim) -> Result<bool> {

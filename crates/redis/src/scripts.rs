@@ -97,13 +97,13 @@ mod tests {
     }
 
     const KNOWN: &[&str] = &[
-        "ask 684c4f2fe2197c8e23b5192eb50b804022af8c9b",
-        "end 613e9e5a0c67b29285a289f3b2a2bb6c0731c38f",
+        "ask d1d7416139ed01271a4eea872b0d526f5b0a5192",
+        "end a39302034f172956f3969dc4a8b7163f8c15da77",
         "renew 65bfab4b937a1c98c2a6a855b839a00176c2c0a9",
-        "touch f0d1c27859cdc353bf39b6021f1c0b1a14a25c97",
-        "downgrade 2b67d0d53f8cca25973f4980bb7177f13b70dd88",
-        "request 42d940e0f5aefaa96941a4120c69f2965a8f1cce",
-        "break 5cc230afc242253be9f9b85c5be7ea94b20c80d3",
+        "touch 5a86e36819ba8524eceb3353d3a27c4155a2943d",
+        "downgrade 50b3788a06958de6e965c0c6828f1f0e20befb45",
+        "request eb5a6f8883b6329c399bcb93384d7b9410f75fef",
+        "break 6e110642f13f5cf41953947eb4d3346a9f95d803",
         "view 52ba13aecdab0f83cedacdba49342642c9b8fda2",
         "cell_set 6b2df77f7bad9d145bee10fde0457dd5292a24b0",
         "tidy b72d1d0f3129b0d741b17744c41054413367611a",

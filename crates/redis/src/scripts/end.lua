@@ -2,6 +2,7 @@ lock, line, held, name, past = KEYS[1], KEYS[2], KEYS[3], ARGV[1], KEYS[6]
 last = tonumber(found[2] or 0)
 open(found[1], ARGV[3])
 local mine = existed and ticket(ARGV[3])
+local was_there = mine and mine.stage < 2 and 1 or 0 -- what was broken, and only keeps the name closed, was not
 if mine then
   -- A clock that was set back may show less than when the hold began; then it began now.
   local until_open = math.min(mine.since, now) + (ARGV[4] or 0)
@@ -22,4 +23,4 @@ if ARGV[5] then
   call('del', KEYS[7]) -- as above, where nothing else was there to be written
   call('set', KEYS[7], '', 'px', ARGV[5])
 end
-return {now, mine and 1 or 0}
+return {now, was_there}
