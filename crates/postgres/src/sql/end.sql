@@ -154,9 +154,9 @@ BEGIN
       WHERE h.name = of_name AND h.waiting AND h.seq >= first
       ORDER BY h.seq
       LIMIT 1
-   ) AS head, {client} c
+   ) AS head, {client} c LEFT JOIN {notify_key} k ON k.client = c.client
    WHERE w.id = head.id AND c.client = w.client AND c.alive > now_us AND w.take = w.room
-  RETURNING w.*, now_us + w.handover_ttl + w.lock_delay AS ends, c.listens INTO t;
+  RETURNING w.*, now_us + w.handover_ttl + w.lock_delay AS ends, c.listens, k.key INTO t;
   is_done := FOUND;
   IF is_done THEN
     UPDATE {name}
@@ -169,7 +169,7 @@ BEGIN
      WHERE name = of_name
     RETURNING last, line INTO given, behind;
     IF t.listens THEN
-      PERFORM {announce}(t.client, t.id, given, now_us);
+      PERFORM {announce}(t.client, t.key, t.id, given, now_us);
     END IF;
     is_done := behind = 0 OR (
       SELECT coalesce(c.alive, 0) > now_us FROM {ticket} h LEFT JOIN {client} c ON c.client = h.client

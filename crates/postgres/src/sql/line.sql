@@ -19,16 +19,14 @@ $$ SELECT '{PREFIX}' || pg_catalog.lpad(pg_catalog.to_hex(of_client), 16, '0'::t
 
 -- Tells a client that it was let in. Anybody can send such a message, and hear this one: so it bears a seal, which others cannot make.
 -- A client that has left no key yet looks after its claim all the same.
-CREATE OR REPLACE FUNCTION {announce}(to_client bigint, id uuid, token bigint, now_us bigint) RETURNS void LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION {announce}(to_client bigint, notify_key bytea, id uuid, token bigint, now_us bigint) RETURNS void
+LANGUAGE plpgsql AS $$
 DECLARE
-  said CONSTANT text := pg_catalog.format('granted %s %s %s', id, token, now_us);
-  seal text;
+  said CONSTANT text := 'granted ' || id::text || ' ' || token::text || ' ' || now_us::text;
 BEGIN
-  SELECT pg_catalog.encode(
-           pg_catalog.substr(pg_catalog.sha256(k.key || pg_catalog.convert_to(said, 'UTF8')), 1, 16), 'hex'
-         )
-    INTO seal FROM {notify_key} k WHERE k.client = to_client;
-  PERFORM pg_catalog.pg_notify({channel}(to_client), pg_catalog.concat_ws(' ', said, seal));
+  PERFORM pg_catalog.pg_notify({channel}(to_client), said || coalesce(' ' || pg_catalog.encode(
+    pg_catalog.substr(pg_catalog.sha256(notify_key || pg_catalog.convert_to(said, 'UTF8')), 1, 16), 'hex'
+  ), ''));
 END $$;
 
 -- The floor as it is now, for whoever has its own row already: nobody removes that any more, so no later floor concerns it.
@@ -139,8 +137,8 @@ BEGIN
   WHILE n.line > 0 LOOP
     many := 0;
     FOR t IN
-      SELECT w.id, w.seq, w.take, w.room, w.client, w.handover_ttl, w.lock_delay, c.alive, c.listens
-        FROM {ticket} w LEFT JOIN {client} c ON c.client = w.client
+      SELECT w.id, w.seq, w.take, w.room, w.client, w.handover_ttl, w.lock_delay, c.alive, c.listens, k.key
+        FROM {ticket} w LEFT JOIN {client} c ON c.client = w.client LEFT JOIN {notify_key} k ON k.client = w.client
        WHERE w.name = n.name AND w.waiting AND w.seq >= n.front
        ORDER BY w.seq
        LIMIT 4
@@ -173,7 +171,7 @@ BEGIN
         n.taken := n.taken + t.take;
         n.opens := least(n.opens, now_us + t.handover_ttl + t.lock_delay);
         IF coalesce(t.listens, true) THEN -- it may be so new that it has no row yet
-          PERFORM {announce}(t.client, t.id, n.last, now_us);
+          PERFORM {announce}(t.client, t.key, t.id, n.last, now_us);
         END IF;
       END IF;
       n.line := n.line - 1;

@@ -77,7 +77,7 @@ DO $$ BEGIN
       client bigint PRIMARY KEY REFERENCES {client} ON DELETE CASCADE,
       key bytea NOT NULL
     );
-    CREATE POLICY writers ON {notify_key} USING (pg_catalog.has_table_privilege('{ticket}', 'UPDATE'));
+    CREATE POLICY writers ON {notify_key} USING (pg_catalog.has_table_privilege('{ticket}'::pg_catalog.regclass, 'UPDATE'));
     ALTER TABLE {notify_key} ENABLE ROW LEVEL SECURITY;
   END IF;
 END $$;
