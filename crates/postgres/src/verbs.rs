@@ -107,7 +107,7 @@ impl Verbs {
             #[cfg(test)]
             tidy: select("tidy", 2),
             tidy_after: from("tidy_after", 3),
-            leave: select("leave", 2),
+            leave: select("leave", 1),
             hear: layout.fill(
                 "WITH heard AS (UPDATE {client} SET listens = true WHERE client = $1 AND NOT listens RETURNING client) \
                  INSERT INTO {notify_key} (client, key) SELECT client, $2 FROM heard ON CONFLICT DO NOTHING",

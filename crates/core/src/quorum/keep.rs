@@ -113,46 +113,59 @@ fn note(members: &Members, claims: &[Claim], node: usize, answers: Vec<Result<Re
 }
 
 /// Ends the claim at every node. Ok once a majority confirmed it: nobody can have it then, and whoever comes next finds
-/// enough nodes free.
+/// enough nodes free. `Lost` if too few nodes can have had it still for a majority.
 pub(super) async fn release(members: &Arc<Members>, claim: &Claim) -> Result<()> {
     if let Some(filling) = members.claims.stop_filling(claim.id) {
         drop(filling.lock().await); // nothing is asked for any more
     }
     let latest = members.claims.latest(claim);
     let nodes: Vec<usize> = (0..members.nodes.len()).collect();
-    let failures = end(members, &latest, &nodes, Some(latest.id)).await;
+    let Endings { gone, failures } = end(members, &latest, &nodes, Some(latest.id)).await;
     let confirmed = members.nodes.len() - failures.len();
-    if confirmed >= members.majority() { Ok(()) } else { Err(members.too_few(confirmed, "confirmed the release", failures)) }
+    if confirmed < members.majority() {
+        return Err(members.too_few(confirmed, "confirmed the release", failures));
+    }
+    if members.nodes.len() - gone < members.majority() {
+        let error = Error::new(ErrorKind::Lost, "a majority of the nodes has no such claim any more");
+        return Err(error.with_name(&claim.name));
+    }
+    Ok(())
+}
+
+/// What nodes said to the end of a claim.
+pub(super) struct Endings {
+    /// How many had nothing of it any more.
+    gone: usize,
+    /// Those that did not confirm it.
+    failures: Vec<(usize, Error)>,
 }
 
 /// Ends what a claim left at these nodes, and says which did not confirm it: those hear it again in the background.
 /// `forget` is forgotten when all is done.
-pub(super) async fn end(
-    members: &Arc<Members>,
-    claim: &Claim,
-    nodes: &[usize],
-    forget: Option<ClaimId>,
-) -> Vec<(usize, Error)> {
+pub(super) async fn end(members: &Arc<Members>, claim: &Claim, nodes: &[usize], forget: Option<ClaimId>) -> Endings {
     let claim = Arc::new(claim.clone());
     let mut ballot = Ballot::new(members.nodes.len());
     for node in nodes {
         let (claim, members, place) = (Arc::clone(&claim), Arc::clone(members), *node);
         let question = async move {
             let answer = timeout(members.limit(), members.nodes[place].release(&claim)).await;
-            answer.map_or_else(|_| Err(members.no_answer()), ended)
+            answer.unwrap_or_else(|_| Err(members.no_answer()))
         };
         ballot.ask(place, Box::pin(question));
     }
     let answers = ballot.all().await;
     let forgetting = forget.map(|id| Arc::new(Forgetting { members: Arc::clone(members), id }));
-    let failures: Vec<_> =
+    let mut failures: Vec<_> =
         answers.into_iter().filter_map(|(node, answer)| answer.err().map(|error| (node, error))).collect();
+    let not_confirmed = failures.len();
+    failures.retain(|(_, error)| error.kind() != ErrorKind::Lost);
+    let gone = not_confirmed - failures.len();
     for (node, _) in &failures {
         if let Some(runtime) = members.runtime() {
             runtime.spawn(insist(Arc::clone(members), *node, Arc::clone(&claim), forgetting.clone()));
         }
     }
-    failures
+    Endings { gone, failures }
 }
 
 /// Forgets a claim when the last ending of it is done.
