@@ -115,6 +115,14 @@ pub trait Backend: Send + Sync + 'static {
     }
 }
 
+/// The answer to a [release](Backend::release), from whether the store still had anything of the claim.
+pub fn released(was_there: bool, claim: &Claim, store: String) -> Result<()> {
+    if was_there {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::Lost, "the store has no such claim any more").with_name(&claim.name).with_store(store))
+}
+
 /// For those who want a claim to be over, and not to know what it was: one that was not there any more is over.
 pub(crate) fn ended(released: Result<()>) -> Result<()> {
     released.or_else(|error| if error.kind() == ErrorKind::Lost { Ok(()) } else { Err(error) })

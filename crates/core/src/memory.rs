@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use crate::backend::{Abilities, Backend, BoxFuture, Fencing, Finding, Level, Liveness, Reach, Waiting};
+use crate::backend::{Abilities, Backend, BoxFuture, Fencing, Finding, Level, Liveness, Reach, Waiting, released};
 use crate::keeper::News;
 use crate::quorum::Node;
 use crate::record::{Admission, ClientKey, Moment, Record, Wake};
@@ -316,10 +316,6 @@ impl MemoryBackend {
     }
 }
 
-fn not_there(claim: &Claim) -> Error {
-    Error::new(ErrorKind::Lost, "the store has no such claim any more").with_name(&claim.name)
-}
-
 impl Backend for MemoryBackend {
     fn abilities(&self) -> Abilities {
         Abilities {
@@ -365,7 +361,7 @@ impl Backend for MemoryBackend {
     fn release<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
             let ended = self.store.with(&claim.name, |record, at, woken| record.end(claim.id, claim.min_hold, at, woken));
-            if ended == Some(true) { Ok(()) } else { Err(not_there(claim)) }
+            released(ended == Some(true), claim, self.describe())
         })
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::backend::{Abilities, Backend, BoxFuture, Fencing, Finding, Liveness, Reach, Waiting};
+use tenure_core::backend::{Abilities, Backend, BoxFuture, Fencing, Finding, Liveness, Reach, Waiting, released};
 use tenure_core::{
     Ask, Claim, Error, ErrorKind, Grant, Kind, LockName, News, Renewal, Result, Sequencer, Standing, Token, Versioned, View,
     Wait,
@@ -104,12 +104,7 @@ impl Backend for Etcd {
     }
 
     fn release<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<()>> {
-        Box::pin(async move {
-            match self.inner.end(claim, claim.min_hold).await? {
-                true => Ok(()),
-                false => Err(Error::new(ErrorKind::Lost, "the cluster has no such claim any more").with_name(&claim.name)),
-            }
-        })
+        Box::pin(async move { released(self.inner.end(claim, claim.min_hold).await?, claim, self.describe()) })
     }
 
     fn downgrade<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<bool>> {

@@ -518,7 +518,7 @@ impl<'a> Pair<'a> {
         let text = verbs::tidy(&self.prefix, &self.names[name], quiet);
         let said = verbs::clock(&self.send(&text)).expect("it is an answer");
         self.record(name, said.now, |record, at, woken| record.sweep(at, woken));
-        // Nothing in a history is as old as the longer time, so whether it was used meanwhile is never in doubt.
+        // No history lasts for the longer time, an hour, so whether it was used meanwhile is never in doubt.
         if quiet.is_zero()
             && let Some(record) = self.records.get(&name).filter(|record| record.is_idle())
         {

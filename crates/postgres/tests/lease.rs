@@ -219,10 +219,11 @@ async fn repaired_functions_replace_those_that_are_there() {
     let (level, says_newer) = says(&opened().await).await;
     assert!(level == Level::Good && says_newer.contains("newer"), "{says_newer}");
     assert!(!is_repaired(), "an older program does not take a repair back");
-    // Somebody else's are left alone, also by somebody who may replace them.
+    // Those of another owner are left alone, also where the URL trusts that owner and the user may replace them.
     postgres.sql("CREATE ROLE stranger; ALTER FUNCTION tenure_clock() OWNER TO stranger");
     stamp("NULL");
-    let (level, says_strange) = says(&opened().await).await;
+    let trusting = client(&format!("{}?owner=stranger", postgres.url())).await;
+    let (level, says_strange) = says(&trusting).await;
     assert!(level == Level::Warning && says_strange.contains("tenure migrate"), "{says_strange}");
     assert!(!is_repaired());
 }

@@ -3,10 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::backend::{Abilities, Backend, BoxFuture, Fencing, Finding, Liveness, Reach, Waiting};
-use tenure_core::{
-    Ask, Claim, Error, ErrorKind, Grant, Kind, LockName, MIN_TTL, News, Renewal, Result, Token, Versioned, View, Wait,
-};
+use tenure_core::backend::{Abilities, Backend, BoxFuture, Fencing, Finding, Liveness, Reach, Waiting, released};
+use tenure_core::{Ask, Claim, Grant, Kind, LockName, MIN_TTL, News, Renewal, Result, Token, Versioned, View, Wait};
 
 use crate::config::Settings;
 use crate::inner::Inner;
@@ -88,12 +86,7 @@ impl Backend for Redis {
     }
 
     fn release<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<()>> {
-        Box::pin(async move {
-            match self.inner.end(claim, claim.min_hold).await? {
-                true => Ok(()),
-                false => Err(Error::new(ErrorKind::Lost, "the server has no such claim any more").with_name(&claim.name)),
-            }
-        })
+        Box::pin(async move { released(self.inner.end(claim, claim.min_hold).await?, claim, self.describe()) })
     }
 
     fn downgrade<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<bool>> {

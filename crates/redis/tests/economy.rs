@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use tenure_core::{Backend, Claim, Client, Environment, Guard, Instant, Kind, Wait};
+use tenure_core::{Backend, Claim, Client, Environment, ErrorKind, Guard, Instant, Kind, Wait};
 use tenure_testkit::servers::Step;
 use tenure_testkit::servers::redis::{Redis, RedisOptions};
 use tenure_testkit::{claim, eventually, in_time};
@@ -153,7 +153,8 @@ async fn count_hand_overs(waiters: usize) -> Option<(BTreeMap<String, u64>, f64)
         claims.iter().find(|claim| claim.id.fingerprint() == waiter.claim).expect("it is one of ours").clone()
     });
     let in_order: Vec<Claim> = std::iter::once(claims[0].clone()).chain(in_order).collect();
-    ender.release(&claim(Kind::FairMutex, waiters + 1)).await.unwrap(); // now the server knows the script
+    let unknown = ender.release(&claim(Kind::FairMutex, waiters + 1)).await; // now the server knows the script
+    assert_eq!(unknown.unwrap_err().kind(), ErrorKind::Lost);
     let (known, before, spent) = (connections(&server), server.calls(), micros(&server));
     for claim in &in_order {
         ender.release(claim).await.unwrap();

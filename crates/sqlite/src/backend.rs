@@ -5,11 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rusqlite::{OptionalExtension, params};
-use tenure_core::backend::{Abilities, Backend, BoxFuture, Fencing, Finding, Liveness, Reach, Waiting};
+use tenure_core::backend::{Abilities, Backend, BoxFuture, Fencing, Finding, Liveness, Reach, Waiting, released};
 use tenure_core::record::Record;
 use tenure_core::{
-    Ask, Claim, ClaimId, Clock, Error, ErrorKind, Grant, Instant, Kind, LockName, MIN_TTL, News, Renewal, Result, Token,
-    View, Wait,
+    Ask, Claim, ClaimId, Clock, Grant, Instant, Kind, LockName, MIN_TTL, News, Renewal, Result, Token, View, Wait,
 };
 use tokio::sync::oneshot;
 
@@ -289,13 +288,7 @@ impl Backend for Sqlite {
     }
 
     fn release<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<()>> {
-        Box::pin(async move {
-            if self.store.end(claim, claim.min_hold).await? {
-                return Ok(());
-            }
-            let gone = Error::new(ErrorKind::Lost, "the file has no such claim any more");
-            Err(gone.with_name(&claim.name).with_store(self.describe()))
-        })
+        Box::pin(async move { released(self.store.end(claim, claim.min_hold).await?, claim, self.describe()) })
     }
 
     fn downgrade<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<bool>> {

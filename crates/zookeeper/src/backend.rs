@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::backend::{Abilities, Backend, BoxFuture, Fencing, Finding, Liveness, Reach, Waiting};
+use tenure_core::backend::{Abilities, Backend, BoxFuture, Fencing, Finding, Liveness, Reach, Waiting, released};
 use tenure_core::{
     Ask, Claim, DEFAULT_TTL, Error, ErrorKind, Grant, Kind, LockName, MIN_TTL, News, Renewal, Result, Token, Versioned,
     View, Wait,
@@ -120,12 +120,7 @@ impl Backend for ZooKeeper {
     }
 
     fn release<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<()>> {
-        Box::pin(async move {
-            match self.inner.end(claim).await? {
-                true => Ok(()),
-                false => Err(Error::new(ErrorKind::Lost, "the ensemble has no such claim any more").with_name(&claim.name)),
-            }
-        })
+        Box::pin(async move { released(self.inner.end(claim).await?, claim, self.describe()) })
     }
 
     fn downgrade<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<bool>> {

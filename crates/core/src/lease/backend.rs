@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use super::tries::Tries;
 use super::{Answer, Desk, Inner};
-use crate::backend::{Abilities, Backend, BoxFuture, Finding};
+use crate::backend::{Abilities, Backend, BoxFuture, Finding, released};
 use crate::keeper::News;
-use crate::{Ask, Claim, Error, ErrorKind, Grant, LockName, Renewal, Result, Token, Versioned, View, Wait};
+use crate::{Ask, Claim, Grant, LockName, Renewal, Result, Token, Versioned, View, Wait};
 
 /// How often a watcher looks: the server tells those who hold and wait, not those who only watch.
 const WATCH_EVERY: Duration = Duration::from_millis(75);
@@ -91,12 +91,7 @@ impl<D: Desk> Backend for Lease<D> {
     }
 
     fn release<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<()>> {
-        Box::pin(async move {
-            match self.inner.end(claim, claim.min_hold).await? {
-                true => Ok(()),
-                false => Err(Error::new(ErrorKind::Lost, "the store has no such claim any more").with_name(&claim.name)),
-            }
-        })
+        Box::pin(async move { released(self.inner.end(claim, claim.min_hold).await?, claim, self.describe()) })
     }
 
     fn downgrade<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<bool>> {

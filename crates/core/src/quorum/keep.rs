@@ -113,8 +113,8 @@ fn note(members: &Members, claims: &[Claim], node: usize, answers: Vec<Result<Re
 }
 
 /// Ends the claim at every node. Ok once a majority confirmed it: nobody can have it then, and whoever comes next finds
-/// enough nodes free. `Lost` if too few nodes can have had it still for a majority.
-pub(super) async fn release(members: &Arc<Members>, claim: &Claim) -> Result<()> {
+/// enough nodes free. `false` if too few nodes can still have had it for a majority.
+pub(super) async fn release(members: &Arc<Members>, claim: &Claim) -> Result<bool> {
     if let Some(filling) = members.claims.stop_filling(claim.id) {
         drop(filling.lock().await); // nothing is asked for any more
     }
@@ -125,11 +125,7 @@ pub(super) async fn release(members: &Arc<Members>, claim: &Claim) -> Result<()>
     if confirmed < members.majority() {
         return Err(members.too_few(confirmed, "confirmed the release", failures));
     }
-    if members.nodes.len() - gone < members.majority() {
-        let error = Error::new(ErrorKind::Lost, "a majority of the nodes has no such claim any more");
-        return Err(error.with_name(&claim.name));
-    }
-    Ok(())
+    Ok(members.nodes.len() - gone >= members.majority())
 }
 
 /// What nodes said to the end of a claim.

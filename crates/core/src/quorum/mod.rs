@@ -64,7 +64,7 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 
 use self::claims::Claims;
-use crate::backend::{Abilities, Backend, BoxFuture, Fencing, Finding, Level, Liveness, Waiting};
+use crate::backend::{Abilities, Backend, BoxFuture, Fencing, Finding, Level, Liveness, Waiting, released};
 use crate::keeper::{Listener, News};
 use crate::options::within;
 use crate::{
@@ -291,7 +291,7 @@ impl Backend for Quorum {
     }
 
     fn release<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<()>> {
-        Box::pin(keep::release(&self.0, claim))
+        Box::pin(async move { released(keep::release(&self.0, claim).await?, claim, self.describe()) })
     }
 
     fn downgrade<'a>(&'a self, _: &'a Claim) -> BoxFuture<'a, Result<bool>> {

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::backend::{Abilities, Backend, BoxFuture, Finding};
+use tenure_core::backend::{Abilities, Backend, BoxFuture, Finding, released};
 use tenure_core::lease::{Fate, Tries};
-use tenure_core::{Ask, Claim, Error, ErrorKind, Grant, LockName, News, Renewal, Result, Token, Versioned, View, Wait};
+use tenure_core::{Ask, Claim, Grant, LockName, News, Renewal, Result, Token, Versioned, View, Wait};
 
 use super::server::PostgresServer;
 use super::{Answer, Inner, SESSION_ABILITIES};
@@ -88,12 +88,7 @@ impl Backend for Sessions {
     }
 
     fn release<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<()>> {
-        Box::pin(async move {
-            match self.inner.end(claim).await? {
-                true => Ok(()),
-                false => Err(Error::new(ErrorKind::Lost, "the session has no such claim any more").with_name(&claim.name)),
-            }
-        })
+        Box::pin(async move { released(self.inner.end(claim).await?, claim, self.describe()) })
     }
 
     fn downgrade<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<bool>> {
