@@ -9,8 +9,8 @@ pub const SEQUENCER: HeaderName = HeaderName::from_static("tenure-sequencer");
 
 /// The header that says which hold a request is made under.
 ///
-/// Made anew for each request: a token changes when a reader becomes the writer. It does not look whether the hold may still be
-/// trusted; [`Guard::check`] before the request does, and saves a request that would be refused.
+/// It does not look whether the hold may still be trusted; [`Guard::check`] before the request does, and saves a request that
+/// would be refused.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> tenure_core::Result<()> {

@@ -158,15 +158,17 @@ impl Layout {
 
     /// The version of what is there, and what it is stamped with.
     pub(crate) fn version_and_stamp(&self) -> String {
-        self.fill("SELECT version, coalesce(obj_description('{setup}'::regclass, 'pg_class'), '') FROM {setup}")
+        self.fill(
+            "SELECT version, coalesce(pg_catalog.obj_description('{setup}'::pg_catalog.regclass, 'pg_class'), '') FROM {setup}",
+        )
     }
 
     /// How many of the functions are not this user's own.
     pub(crate) fn functions_of_others(&self) -> String {
         self.fill(
-            "SELECT count(*) FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace \
-             WHERE n.nspname = '{SCHEMA}' AND left(p.proname, length('{PREFIX}')) = '{PREFIX}' \
-               AND pg_get_userbyid(p.proowner) <> current_user",
+            "SELECT pg_catalog.count(*) FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace \
+             WHERE n.nspname = '{SCHEMA}' AND pg_catalog.starts_with(p.proname::text, '{PREFIX}') \
+               AND pg_catalog.pg_get_userbyid(p.proowner) <> current_user",
         )
     }
 

@@ -2,10 +2,10 @@
 //!
 //! Who can interleave: our own ask with every other client's verbs. A waiter is expected in the [`Ear`](crate::ear::Ear)
 //! before its ask leaves, so that a message which overtakes the answer finds it. A message that knows the waiter's secret is
-//! checked against nothing else: the grant is in the store already, and whoever does not want it any more ends it by its id.
+//! checked against nothing else: the grant is in the store already, and a waiter that has gone ends it by its id.
 //!
-//! The ask carries the latest time, by the server's own clock, at which it may still be handled. A copy of it that was
-//! stuck somewhere for longer does nothing, and one that was stuck for less meets the mark that its claim's end has left.
+//! A copy of the ask that was stuck somewhere meets the mark that its claim's end has left. One that was stuck for longer than
+//! a mark stays is granted to nobody: nobody renews it, and the name is closed until its ttl is over.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! Asking, and waiting in line.
 //!
 //! Who can interleave: our own ask with every other client's verbs. A waiter is expected in the [`Ear`](super::ear::Ear) before
-//! its ask leaves, so that a message which overtakes the answer finds it. Nothing that a waiter is told needs to be checked:
-//! the grant is in the store already, and whoever does not want it any more ends it by its id.
+//! its ask leaves, so that a message which overtakes the answer finds it. A message that only the server can have sent is
+//! checked against nothing else: the grant is in the store already, and a waiter that has gone ends it by its id.
 //!
 //! A copy of the ask that was stuck somewhere meets the mark that its claim's end has left. One that was stuck for longer than a mark
 //! stays is granted to nobody: nobody renews it, and the name is closed until its ttl is over.

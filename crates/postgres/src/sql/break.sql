@@ -57,7 +57,7 @@ BEGIN
      WHERE name = n.name AND NOT waiting AND seq >= n.oldest AND (only_token IS NULL OR token = only_token)
      ORDER BY seq
   LOOP
-    PERFORM {post}(t.client, 1::smallint, t.id, NULL, NULL, NULL, now_us);
+    PERFORM {post}(t.client, 1::smallint, t.id, NULL::bigint, NULL::text, NULL::text, now_us);
     many := many + 1;
     IF NOT t.closing AND t.lock_delay > 0 THEN
       UPDATE {ticket}
@@ -74,6 +74,6 @@ BEGIN
     n.opens := 9223372036854775807;
   END IF;
   n.used := now_us;
-  PERFORM {put}({sweep}(n, now_us, NULL));
+  PERFORM {put}({sweep}(n, now_us, NULL::bigint));
   RETURN ARRAY[now_us, many];
 END $$;

@@ -26,7 +26,7 @@ BEGIN
   END IF;
   was := n;
   now_us := {clock}();
-  n := {unfold}({sweep}(n, now_us, NULL));
+  n := {unfold}({sweep}(n, now_us, NULL::bigint));
   SELECT * INTO t FROM {ticket} WHERE id = of_id AND name = of_name AND NOT waiting AND NOT closing AND mode IN (0, 1);
   IF FOUND THEN
     reads := 1;
@@ -34,7 +34,7 @@ BEGIN
       UPDATE {ticket} SET mode = 1, take = 1 WHERE id = of_id;
       n.taken := n.taken - t.take + 1;
       n.used := now_us;
-      n := {sweep}(n, now_us, NULL);
+      n := {sweep}(n, now_us, NULL::bigint);
     END IF;
   END IF;
   IF n IS DISTINCT FROM was THEN

@@ -91,7 +91,7 @@ BEGIN
         END IF;
       END IF;
       IF n.opens <= now_us OR n.line > 0 THEN
-        n := {sweep}(n, now_us, NULL);
+        n := {sweep}(n, now_us, NULL::bigint);
       END IF;
       n := {unfold_old}(n, now_us);
       IF marks[i] > 0 THEN
@@ -180,7 +180,7 @@ BEGIN
   END IF;
   IF NOT is_done THEN
     SELECT * INTO n FROM {name} WHERE name = of_name;
-    PERFORM {put}({sweep}(n, now_us, NULL));
+    PERFORM {put}({sweep}(n, now_us, NULL::bigint));
   END IF;
   RETURN now_us;
 END $$;

@@ -47,7 +47,7 @@ BEGIN
     END IF;
     now_us := {clock}();
     IF n.held + n.line > 0 THEN
-      n := {sweep}(n, now_us, NULL);
+      n := {sweep}(n, now_us, NULL::bigint);
     END IF;
     IF n.held + n.line > 0 THEN
       RAISE EXCEPTION USING ERRCODE = 'TN002';

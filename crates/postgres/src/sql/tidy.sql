@@ -15,7 +15,7 @@ BEGIN
     CONTINUE WHEN NOT FOUND;
     was := n;
     now_us := {clock}();
-    n := {unfold_old}({sweep}(n, now_us, NULL), now_us);
+    n := {unfold_old}({sweep}(n, now_us, NULL::bigint), now_us);
     IF n.held + n.line = 0 AND abs(now_us - n.used) >= quiet THEN
       DELETE FROM {name} WHERE name = w;
       highest := greatest(highest, n.last);
