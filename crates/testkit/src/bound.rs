@@ -147,7 +147,7 @@ struct Attempts<'a> {
 }
 
 /// A machine that stands still in so many attempts is not one to test on.
-const EXCUSES: u32 = 20;
+const EXCUSES: u32 = 100;
 
 impl<'a> Attempts<'a> {
     #[track_caller]

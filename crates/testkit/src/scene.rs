@@ -94,10 +94,20 @@ impl Scene {
         client
     }
 
+    /// The case does something to its own process after which messages may be lost.
+    pub fn may_lose_messages(&self) {
+        self.harmed.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether anything was done after which requests and messages may be lost.
+    fn may_fail(&self) -> bool {
+        self.harmed.load(Ordering::Relaxed) || !self.loses_nothing()
+    }
+
     /// Nobody had to find out by itself that it was let in, unless messages may have been lost: by what the case has done, or by a network
     /// that loses them. One that is still on its way arrives.
     async fn expect_nothing_polled(&self) {
-        if self.harmed.load(Ordering::Relaxed) || !self.loses_nothing() {
+        if self.may_fail() {
             return;
         }
         let polled = || self.polled.lock().expect("no case panics there").iter().map(|polled| polled()).sum::<u64>();
@@ -186,12 +196,12 @@ impl Scene {
 
     /// Waits until nobody holds the name and nobody waits for it.
     pub async fn is_free(&self, client: &Client, name: &str) {
-        shows(client, name, &format!("{name:?} is free"), View::is_free).await;
+        self.shows(client, name, &format!("{name:?} is free"), View::is_free).await;
     }
 
     /// Waits until so many wait for the name.
     pub async fn line_is(&self, client: &Client, name: &str, long: usize) {
-        shows(client, name, &format!("{long} wait for {name:?}"), |view| view.line.len() == long).await;
+        self.shows(client, name, &format!("{long} wait for {name:?}"), |view| view.line.len() == long).await;
     }
 
     /// The same, and each of them would be skipped if it died.
@@ -225,13 +235,16 @@ impl Scene {
     }
 }
 
-/// Waits until a look at the name shows that. A look that fails, as on a machine that stands still for a while, shows nothing.
-async fn shows(client: &Client, name: &str, what: &str, holds: impl Fn(&View) -> bool) {
-    let looks = async || match client.view(name).await {
-        Ok(view) if holds(&view) => Ok(()),
-        other => Err(other),
-    };
-    eventually_ok(what, looks).await;
+impl Scene {
+    /// Waits until a look at the name shows that. A look may fail where something was done to the store.
+    async fn shows(&self, client: &Client, name: &str, what: &str, holds: impl Fn(&View) -> bool) {
+        let looks = async || match client.view(name).await {
+            Ok(view) if holds(&view) => Ok(()),
+            Err(error) if !self.may_fail() => panic!("{what}: {error}, and nothing was done to the store"),
+            other => Err(other),
+        };
+        eventually_ok(what, looks).await;
+    }
 }
 
 /// What a case needs of a store. A store that lacks it must say so itself: then *that* is what the case asserts.
