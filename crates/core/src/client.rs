@@ -221,6 +221,21 @@ impl Client {
         self.backend().probe().await
     }
 
+    /// How many grants this client's waiters found by looking for themselves, though the store should have told them. Each of them waited
+    /// longer than it had to: messages of the store's get lost, or somebody in between swallows them. A grant whose message comes
+    /// after all is not counted any more. Where a store has no messages (MariaDB and MySQL, PostgreSQL behind a pooler that lends
+    /// connections), looking is how waiters learn of a grant, and nothing is counted.
+    pub fn grants_by_poll(&self) -> u64 {
+        self.inner.keeper().by_poll.count()
+    }
+
+    /// The same for whoever asks when the client is gone: for tests.
+    #[doc(hidden)]
+    pub fn grants_by_poll_later(&self) -> impl Fn() -> u64 + Send + Sync + 'static {
+        let by_poll = Arc::clone(&self.inner.keeper().by_poll);
+        move || by_poll.count()
+    }
+
     /// Completes when everything that was dropped so far has been released in the store. Call it before a program ends,
     /// or what was dropped last is freed only after its ttl.
     ///

@@ -27,6 +27,7 @@ use crate::environment::{Environment, Home};
 use crate::hold::{Duty, Phase, State};
 use crate::kept::Hold;
 use crate::options::Options;
+use crate::polled::GrantsByPoll;
 use crate::{Ask, Claim, ClaimId, Error, ErrorKind, Instant, Renewal, Result, Token};
 
 /// All holds of a client, in order of when something must next be done about them.
@@ -77,6 +78,7 @@ pub(crate) struct Shared {
     wake: Notify,
     /// How often the store may have forgotten; only raised under the table's mutex.
     doubts: AtomicU64,
+    pub(crate) by_poll: Arc<GrantsByPoll>,
     runtime: Handle,
     jobs: mpsc::UnboundedSender<Job>,
 }
@@ -105,7 +107,8 @@ impl Keeper {
         };
         let runtime = own.as_ref().map_or_else(Handle::current, |own| own.handle().clone());
         let (table, wake) = (Mutex::default(), Notify::new());
-        let shared = Arc::new(Shared { backend, environment, table, wake, doubts: AtomicU64::new(0), runtime, jobs });
+        let (doubts, by_poll) = (AtomicU64::new(0), Arc::default());
+        let shared = Arc::new(Shared { backend, environment, table, wake, doubts, by_poll, runtime, jobs });
         let listener: Weak<dyn Listener> = Arc::downgrade(&(Arc::clone(&shared) as Arc<dyn Listener>));
         shared.backend.attach(News(listener));
         let keeping = keep(Arc::clone(&shared), inbox);
@@ -255,6 +258,15 @@ impl News {
         }
     }
 
+    /// A waiter found by a look of its own that it was let in, which a message should have told it of: not if the look itself, or time
+    /// alone, let it in, nor if nobody listened when that happened. A backend that reports this must also report the message, if that
+    /// comes later, with `is_told`: then it was on its way, and is not counted.
+    pub fn grant_by_poll(&self, id: ClaimId, is_told: bool) {
+        if let Some(listener) = self.0.upgrade() {
+            listener.grant_by_poll(id, is_told);
+        }
+    }
+
     /// The keeper's runtime: a place for a backend's work in the background, which must not depend on the caller's. `None`
     /// once the client is gone; what still runs there ends with it.
     pub fn runtime(&self) -> Option<Handle> {
@@ -267,10 +279,15 @@ pub(crate) trait Listener: Send + Sync {
     fn asked(&self, id: ClaimId, ask: Ask);
     fn lost(&self, id: ClaimId);
     fn verify(&self);
+    fn grant_by_poll(&self, id: ClaimId, is_told: bool);
     fn runtime(&self) -> Option<Handle>;
 }
 
 impl Listener for Shared {
+    fn grant_by_poll(&self, id: ClaimId, is_told: bool) {
+        if is_told { self.by_poll.is_told(id) } else { self.by_poll.is_found(id) }
+    }
+
     fn asked(&self, id: ClaimId, ask: Ask) {
         for hold in self.holds_matching(id) {
             hold.told(ask.clone());

@@ -33,6 +33,7 @@ pub mod lease;
 pub mod memory;
 mod name;
 mod options;
+mod polled;
 pub mod quorum;
 pub mod record;
 pub mod retry;

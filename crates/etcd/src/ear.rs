@@ -103,6 +103,11 @@ pub(crate) struct Subscription {
 }
 
 impl Subscription {
+    /// Whether nothing can happen unheard.
+    pub(crate) fn is_live(&self) -> bool {
+        self.ear.state().watched.get(&self.key).is_some_and(|watched| watched.live)
+    }
+
     /// What comes next.
     ///
     /// # Cancel safety

@@ -9,6 +9,9 @@
 //! look. The waiter's own key may go, with its lease or by somebody's hand: then its place is lost and it asks anew. What an event
 //! grants counts only while the waiter's lease surely lasts; otherwise it is kept alive first, and the key must still be on it; if that
 //! fails it is a new ask.
+//! What a look finds after nothing was told for a long time, though the watch was there, is [counted](tenure_core::Client::grants_by_poll),
+//! unless the event comes after all.
+//!
 //! After a look without an answer nobody knows on which lease the key is: then nothing is a grant before the next look.
 
 use std::sync::Arc;
@@ -27,6 +30,8 @@ use crate::proto::{Op, PutRequest, TxnRequest, created_at};
 
 /// How long a waiter hears nothing before it looks by itself: a net, under what should not happen.
 const SLOW_LOOK: Duration = Duration::from_secs(20);
+/// How long an event is waited for that a look may have overtaken.
+const LATE: Duration = Duration::from_secs(1);
 /// How long after a look that failed it looks again.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
@@ -52,7 +57,10 @@ impl Inner {
         let mut failing_since = None;
         // Whether it is known on which lease the key is: a look moves it, and may have been done without an answer.
         let mut placed = true;
+        // Whether the last look had an answer, so that the next one is the slow look.
+        let mut is_slow = true;
         loop {
+            let mut by_poll = false;
             let must_look = tokio::select! {
                 biased;
                 _ = gone.recv() => return Ok(Waited::Gone),
@@ -62,12 +70,15 @@ impl Inner {
                         if let Some(waited) = self.let_in(claim, self.revision_of(claim)).await {
                             return Ok(waited);
                         }
-                        look_at = Instant::now() + LOOK_AGAIN;
+                        (look_at, is_slow) = (Instant::now() + LOOK_AGAIN, false);
                         false
                     }
                     told => matters(claim, &front, &told),
                 },
-                () = Clock::Boot.sleep_until(look_at) => true,
+                () = Clock::Boot.sleep_until(look_at) => {
+                    by_poll = is_slow && watch.is_live();
+                    true
+                }
                 () = Clock::Boot.sleep_until(deadline) => return Ok(Waited::Over),
             };
             if !must_look {
@@ -83,9 +94,12 @@ impl Inner {
             match looked {
                 Ok(Seen::Enter) => {
                     let Some(waited) = self.let_in(claim, self.revision_of(claim)).await else {
-                        look_at = Instant::now() + LOOK_AGAIN;
+                        (look_at, is_slow) = (Instant::now() + LOOK_AGAIN, false);
                         continue;
                     };
+                    if by_poll {
+                        self.missed(claim, watch);
+                    }
                     if let Waited::Granted(_) = &waited {
                         self.tell_next(claim);
                     }
@@ -97,7 +111,7 @@ impl Inner {
                         watch = self.watch_front(&now);
                     }
                     front = now;
-                    look_at = Instant::now() + SLOW_LOOK;
+                    (look_at, is_slow) = (Instant::now() + SLOW_LOOK, true);
                     failing_since = None;
                 }
                 Err(Failure { error, .. }) if error.is_transient() => {
@@ -105,11 +119,24 @@ impl Inner {
                     if Instant::now() > since + self.settings.patience {
                         return Err(error);
                     }
-                    look_at = Instant::now() + LOOK_AGAIN;
+                    (look_at, is_slow) = (Instant::now() + LOOK_AGAIN, false);
                 }
                 Err(failure) => return Err(failure.error),
             }
         }
+    }
+
+    /// A look has let in a claim that the watch should have: it counts, unless the event was on its way.
+    fn missed(self: &Arc<Self>, claim: &Claim, mut watch: Subscription) {
+        let Some(news) = self.news.get().cloned() else { return };
+        news.grant_by_poll(claim.id, false);
+        let id = claim.id;
+        self.spawn(async move {
+            let gone = async { while !matches!(watch.next().await, Told::Gone(_) | Told::Over(_) | Told::Put(_)) {} };
+            if tokio::time::timeout(LATE, gone).await.is_ok() {
+                news.grant_by_poll(id, true);
+            }
+        });
     }
 
     /// The create revision of its key, which is its token once it is in.

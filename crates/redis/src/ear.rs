@@ -24,6 +24,14 @@
 //! lost is no more than a hint: a renewal says whether it is true.
 //!
 //! What is not listened to is found by the next touch, if it is still true.
+//!
+//! # Which grants did a touch find that a message should have told?
+//!
+//! They are [counted](tenure_core::Client::grants_by_poll), and what counts is what is known, not how long anything took. The server has sent
+//! a message for a grant that it made after it last said that the claim waits; and that has arrived, or will, if this client has
+//! listened ever since it asked for that. A grant whose time is the touch's own was made by the touch, since time alone let it in. A
+//! message may still be on its way when a touch overtakes it: so a grant that is only just made does not count, and any other not any
+//! more once its message arrives.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -45,6 +53,8 @@ use tenure_core::Address;
 pub(crate) const HEARTBEAT: Duration = Duration::from_secs(1);
 /// How long the server keeps the place of a waiter that it does not hear of.
 pub(crate) const ALIVE: Duration = Duration::from_secs(4);
+/// A message about a grant that was made so long before a touch is on its way as surely as what the touch says.
+const ON_ITS_WAY: Duration = Duration::from_millis(10);
 /// Waiters that would be touched within this time go along now.
 const COMPANY: Duration = Duration::from_millis(200);
 
@@ -72,6 +82,8 @@ pub(crate) struct Ear {
     pub(crate) news: OnceLock<News>,
     /// A connection is gone on which we may have listened.
     deaf: AtomicBool,
+    /// When that was last so, or another one came.
+    silenced_at: AtomicU64,
     /// When the heart wakes up by itself.
     planned: AtomicU64,
     /// Rung when somebody should be touched earlier than that.
@@ -152,6 +164,7 @@ impl Default for Ear {
             clocks: Mutex::default(),
             news: OnceLock::new(),
             deaf: AtomicBool::new(false),
+            silenced_at: AtomicU64::new(0),
             planned: AtomicU64::new(0),
             bell: Notify::new(),
         }
@@ -230,16 +243,34 @@ impl Ear {
         due.into_iter().map(|(id, waiter)| Due { name: waiter.name.clone(), id: *id }).collect()
     }
 
-    /// What a touch said about one waiter.
-    pub(crate) fn touched(&self, id: ClaimId, last: Heard, touched: &Touched) {
+    /// What a touch said about one waiter, and whether this client listened where its messages come when that left.
+    pub(crate) fn touched(&self, id: ClaimId, last: Heard, touched: &Touched, listens: bool) {
         match *touched {
             Touched::Waiting { first, change_in } => self.queued(id, last, change_in.filter(|_| first)),
-            Touched::Granted { token, left, .. } => {
+            Touched::Granted { token, since, left } => {
+                if listens && last.then.saturating_sub(since) > ON_ITS_WAY.as_micros() as u64 {
+                    self.found_by_touch(id, &last.server);
+                }
                 let until = last.sent + left.saturating_sub(margin(left));
                 self.tell(id, Verdict::Granted(Grant { token, until }));
             }
             Touched::Gone => self.tell(id, Verdict::Gone(last)),
         }
+    }
+
+    /// A touch has found a grant that was made before it: it counts if the server owes this waiter a message.
+    fn found_by_touch(&self, id: ClaimId, server: &Address) {
+        let silenced = Instant::from_nanos(self.silenced_at.load(Ordering::Relaxed));
+        let waits = self.waits(); // held until it is counted: a message that finds the waiter gone comes after that
+        let last = waits.get(&id).and_then(|waiter| waiter.last.as_ref());
+        if last.is_some_and(|last| last.server == *server && last.sent > silenced) {
+            self.news.get().into_iter().for_each(|news| news.grant_by_poll(id, false));
+        }
+    }
+
+    /// A message about this grant came: whether or not a touch had found it before.
+    fn is_told_of(&self, id: ClaimId) {
+        self.news.get().into_iter().for_each(|news| news.grant_by_poll(id, true));
     }
 
     /// A touch had no answer: try again after a while, unless that has gone on for longer than `patience`.
@@ -294,7 +325,7 @@ impl Listener for Ear {
                     return; // not from the server, which gives no token below its clock
                 }
                 let (after, left) = match self.waits().get(&id).map(|waiter| (&waiter.last, waiter.handover_ttl)) {
-                    None => return, // nobody waits for it any more
+                    None => return self.is_told_of(id), // nobody waits for it any more
                     Some((None, left)) => (Instant::from_nanos(0), left),
                     Some((Some(last), left)) if last.server == *from && last.then <= granted => (last.sent, left),
                     Some(_) => return, // an old one
@@ -302,6 +333,7 @@ impl Listener for Ear {
                 let Some(bound) = self.not_before(from, granted) else { return };
                 let until = bound.max(after).min(Instant::now()) + left.saturating_sub(margin(left));
                 self.tell(id, Verdict::Granted(Grant { token, until }));
+                self.is_told_of(id);
             }
             Some(Message::Asked(id, ask)) => {
                 if let Some(news) = self.news.get() {
@@ -319,6 +351,7 @@ impl Listener for Ear {
 
     fn silenced(&self) {
         let now = Instant::now();
+        self.silenced_at.store(now.as_nanos(), Ordering::Relaxed);
         for waiter in self.waits().values_mut() {
             waiter.due = waiter.due.min(now);
         }

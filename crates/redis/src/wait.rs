@@ -206,6 +206,7 @@ impl Inner {
     }
 
     async fn touch(&self, bucket: Bucket, batch: &[Due]) {
+        let listens = self.fleet.is_listening(bucket);
         let outcome = tokio::time::timeout(TOUCH_LIMIT, async {
             // Listen first, then look; but look, whatever became of listening.
             let _ = tokio::time::timeout(TOUCH_LIMIT / 3, self.fleet.listen(bucket)).await;
@@ -218,7 +219,7 @@ impl Inner {
             Ok(Ok((from, sent, (now, touched)))) => {
                 self.ear.read_clock(&from.address, sent, now);
                 for (due, touched) in batch.iter().zip(touched) {
-                    self.ear.touched(due.id, Heard::new(&from.address, sent, now), &touched);
+                    self.ear.touched(due.id, Heard::new(&from.address, sent, now), &touched, listens);
                 }
                 return;
             }

@@ -12,6 +12,11 @@
 //! listening yet), so about once a second the ear looks at the names of everybody who waits here, in one transaction. The
 //! same look keeps our tickets alive, finds holders whose time is up, and buries the dead.
 //!
+//! A grant that a look finds is [counted](tenure_core::Client::grants_by_poll) where a message should have come first: whoever joined the
+//! line when the ear listened already is told of every grant that the look did not make itself. A message may
+//! still be on its way when a look overtakes it: so a grant that is only just made does not count, and any other not any more once its
+//! message arrives.
+//!
 //! Who can interleave with what: a ticket is in [`Waits`] before the transaction that put it in line is committed, so the
 //! wake that follows finds it. It is taken out by whoever delivers its verdict, or by the waiting future when it is
 //! dropped; whichever comes second finds nothing, and does nothing.
@@ -38,6 +43,8 @@ use crate::transaction::{InTheWay, Transaction, changes_for};
 pub(crate) const ALIVE: Duration = Duration::from_secs(10);
 /// With less of that left, a look also says that we are alive, which is a write; other looks only read.
 const ALIVE_ENOUGH: Duration = Duration::from_secs(7);
+/// A datagram about a grant that was made so long before a look is on its way as surely as what the look says.
+const ON_ITS_WAY: Duration = Duration::from_millis(10);
 /// About how often the ear looks, jittered by a fifth so that processes that started together drift apart.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How many names one transaction looks at.
@@ -69,6 +76,8 @@ pub(crate) struct Waits {
     /// When the ear will look next, and whose death would wake it before.
     next_look: Option<Instant>,
     watched: HashSet<ClientKey>,
+    /// The ear has the socket on which datagrams come.
+    pub(crate) listens: bool,
 }
 
 struct Waiting {
@@ -77,6 +86,8 @@ struct Waiting {
     in_the_way: InTheWay,
     /// When time alone may let it in.
     changes: Instant,
+    /// It is told when it is let in, and was not told anything yet.
+    is_owed: bool,
 }
 
 impl Waits {
@@ -91,7 +102,8 @@ impl Waits {
     ) -> bool {
         let is_news = self.next_look.is_none_or(|next| changes < next)
             || in_the_way.iter().any(|(client, _)| !self.watched.contains(client));
-        self.by_id.insert(id, Waiting { name, verdict, in_the_way, changes });
+        let is_owed = self.listens;
+        self.by_id.insert(id, Waiting { name, verdict, in_the_way, changes, is_owed });
         is_news
     }
 
@@ -106,6 +118,7 @@ impl Waits {
     pub(crate) fn look_soon(&mut self, id: ClaimId) -> bool {
         let Some(waiting) = self.by_id.get_mut(&id) else { return false };
         waiting.changes = Instant::from_nanos(0);
+        waiting.is_owed = false;
         true
     }
 }
@@ -198,7 +211,8 @@ impl Store {
         };
         let poke = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|error| failed(error.into()))?;
         let (poke, must_stop) = (Arc::new(poke), Arc::new(AtomicBool::new(false)));
-        self.ear.socket(self.settings.listen); // bound before anybody hears of us
+        let socket = self.ear.socket(self.settings.listen); // bound before anybody hears of us
+        self.waits().listens = socket.is_some();
         let (store, inner_poke, inner_stop) = (Arc::clone(self), Arc::clone(&poke), Arc::clone(&must_stop));
         let listen = move || store.listen(&inner_poke, &inner_stop);
         let handle = std::thread::Builder::new().name("tenure-ear".to_owned()).spawn(listen).map_err(failed)?;
@@ -251,6 +265,7 @@ impl Store {
         {
             let claims = self.claims();
             for id in hinted {
+                self.counts(*id, true);
                 if let Some(name) = claims.get(id) {
                     names.entry(name.clone()).or_default().push(*id);
                 }
@@ -264,6 +279,13 @@ impl Store {
                     ids.into_iter().for_each(|id| _ = waits.look_soon(id));
                 }
             }
+        }
+    }
+
+    /// A look has found a grant that its waiter should have been told of; or the message has come after all.
+    pub(crate) fn counts(&self, id: ClaimId, is_told: bool) {
+        if let Some(news) = self.news.get() {
+            news.grant_by_poll(id, is_told);
         }
     }
 
@@ -323,7 +345,14 @@ impl Store {
                     }
                     continue;
                 }
-                Looked::Granted(wake) => Verdict::Granted(wake.grant()),
+                Looked::Granted { wake, looked } => {
+                    // Still under the mutex: a message that finds nobody waiting comes after that.
+                    if looked.since(wake.granted) > ON_ITS_WAY && waits.by_id.get(&id).is_some_and(|waiting| waiting.is_owed)
+                    {
+                        self.counts(id, false);
+                    }
+                    Verdict::Granted(wake.grant())
+                }
                 Looked::Gone => Verdict::Gone,
                 Looked::Failed(error) => Verdict::Failed(error),
             };
@@ -389,7 +418,7 @@ impl Waits {
 
 /// What a look at a claim found.
 enum Looked {
-    Granted(Wake),
+    Granted { wake: Wake, looked: Instant },
     Waiting { in_the_way: InTheWay, changes: Instant },
     Gone,
     Failed(Error),
@@ -403,7 +432,7 @@ fn look_at(tx: &mut Transaction<'_>, name: &LockName, ids: &[ClaimId]) -> Result
         let mut looked = Vec::with_capacity(ids.len());
         for id in ids {
             let in_the_way = tx.clear_the_way(record, *id, &mut woken)?;
-            looked.push((*id, look_for(record, *id, in_the_way)));
+            looked.push((*id, look_for(record, *id, in_the_way, tx.at.now)));
         }
         tx.after.woken.append(&mut woken);
         Ok(looked)
@@ -423,10 +452,10 @@ fn keep_alive(record: &mut Record, ids: &[ClaimId], now: Instant) {
     }
 }
 
-fn look_for(record: &Record, id: ClaimId, in_the_way: InTheWay) -> Looked {
+fn look_for(record: &Record, id: ClaimId, in_the_way: InTheWay, looked: Instant) -> Looked {
     match record.standing(id) {
         Touched::Waiting => Looked::Waiting { in_the_way, changes: changes_for(record, id) },
-        Touched::Granted(wake) => Looked::Granted(wake),
+        Touched::Granted(wake) => Looked::Granted { wake, looked },
         Touched::Gone => Looked::Gone,
     }
 }

@@ -157,7 +157,10 @@ impl Store {
     /// Takes in what a client of this process told this one.
     fn hear(&self, message: Message) {
         match message {
-            Message::Wake(wake) => self.deliver(wake),
+            Message::Wake(wake) => {
+                self.deliver(wake);
+                self.counts(wake.id, true);
+            }
             Message::Asked(id, ask) => {
                 if let Some(news) = self.news.get() {
                     news.asked(id, ask);

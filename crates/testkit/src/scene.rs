@@ -1,10 +1,12 @@
 //! What one case has to work with: a fresh store, clients of it, and second processes.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tenure_core::backend::{BoxFuture, Reach};
 use tenure_core::{Backend, Client, ErrorKind, Kind, MIN_TTL, Mode, Result, View};
+use tokio::time::{sleep, timeout};
 
 use crate::harness::client_of;
 use crate::history::{History, expect_sound, expect_sound_but_order};
@@ -17,6 +19,10 @@ use crate::{Faults, Faulty, Harness, Sabotage, Shape, eventually_async};
 pub struct Scene {
     store: Box<dyn Store>,
     taker: &'static str,
+    /// How many grants each client has found by itself, however long ago it was dropped.
+    polled: Mutex<Vec<Box<dyn Fn() -> u64 + Send + Sync>>>,
+    /// Something was done to the server or to a process after which messages may be lost.
+    harmed: Arc<AtomicBool>,
 }
 
 /// A [`Harness`] of whatever type.
@@ -83,7 +89,36 @@ impl<H: Harness> Store for H {
 impl Scene {
     /// A client of its own.
     pub async fn client(&self) -> Client {
-        self.store.client().await
+        let client = self.store.client().await;
+        self.polled.lock().expect("no case panics there").push(Box::new(client.grants_by_poll_later()));
+        client
+    }
+
+    /// The case does something to its own process after which messages may be lost.
+    pub fn may_lose_messages(&self) {
+        self.harmed.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether anything was done after which requests and messages may be lost.
+    fn may_fail(&self) -> bool {
+        self.harmed.load(Ordering::Relaxed) || !self.loses_nothing()
+    }
+
+    /// Nobody had to find out by itself that it was let in, unless messages may have been lost: by what the case has done, or by a network
+    /// that loses them. One that is still on its way arrives.
+    async fn expect_nothing_polled(&self) {
+        if self.may_fail() {
+            return;
+        }
+        let polled = || self.polled.lock().expect("no case panics there").iter().map(|polled| polled()).sum::<u64>();
+        let told = timeout(ON_ITS_WAY, async {
+            while polled() > 0 {
+                sleep(Duration::from_millis(1)).await;
+            }
+        });
+        if told.await.is_err() {
+            panic!("{} grants were found by a look, and no message told of them", polled());
+        }
     }
 
     /// All was kept that this store promises.
@@ -116,6 +151,7 @@ impl Scene {
 
     /// Does something bad to the store; `false` if this store cannot be treated like that.
     pub async fn sabotage(&self, how: Sabotage) -> bool {
+        self.harmed.store(true, Ordering::Relaxed);
         self.store.sabotage(how).await
     }
 
@@ -145,13 +181,13 @@ impl Scene {
     /// A second process with a client of this store.
     pub async fn taker(&self) -> Taker {
         let url = self.store.url().expect("a store that other processes reach has a URL");
-        Taker::start(self.taker, &url).await
+        Taker::spawn(self.taker, &url).harming(&self.harmed).until_ready().await
     }
 
     /// Several of them, started side by side.
     pub async fn takers(&self, many: usize) -> Vec<Taker> {
         let url = self.store.url().expect("a store that other processes reach has a URL");
-        let mut starting: Vec<_> = (0..many).map(|_| Taker::spawn(self.taker, &url)).collect();
+        let mut starting: Vec<_> = (0..many).map(|_| Taker::spawn(self.taker, &url).harming(&self.harmed)).collect();
         for taker in &mut starting {
             taker.ready().await;
         }
@@ -160,12 +196,12 @@ impl Scene {
 
     /// Waits until nobody holds the name and nobody waits for it.
     pub async fn is_free(&self, client: &Client, name: &str) {
-        shows(client, name, &format!("{name:?} is free"), View::is_free).await;
+        self.shows(client, name, &format!("{name:?} is free"), View::is_free).await;
     }
 
     /// Waits until so many wait for the name.
     pub async fn line_is(&self, client: &Client, name: &str, long: usize) {
-        shows(client, name, &format!("{long} wait for {name:?}"), |view| view.line.len() == long).await;
+        self.shows(client, name, &format!("{long} wait for {name:?}"), |view| view.line.len() == long).await;
     }
 
     /// The same, and each of them would be skipped if it died.
@@ -199,13 +235,16 @@ impl Scene {
     }
 }
 
-/// Waits until a look at the name shows that. A look that fails, as on a machine that stands still for a while, shows nothing.
-async fn shows(client: &Client, name: &str, what: &str, holds: impl Fn(&View) -> bool) {
-    let looks = async || match client.view(name).await {
-        Ok(view) if holds(&view) => Ok(()),
-        other => Err(other),
-    };
-    eventually_ok(what, looks).await;
+impl Scene {
+    /// Waits until a look at the name shows that. A look may fail where something was done to the store.
+    async fn shows(&self, client: &Client, name: &str, what: &str, holds: impl Fn(&View) -> bool) {
+        let looks = async || match client.view(name).await {
+            Ok(view) if holds(&view) => Ok(()),
+            Err(error) if !self.may_fail() => panic!("{what}: {error}, and nothing was done to the store"),
+            other => Err(other),
+        };
+        eventually_ok(what, looks).await;
+    }
 }
 
 /// What a case needs of a store. A store that lacks it must say so itself: then *that* is what the case asserts.
@@ -300,14 +339,17 @@ fn play(
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime can be built");
     runtime.block_on(async {
-        let scene = Scene { store: start().await, taker };
+        let scene = Scene { store: start().await, taker, polled: Mutex::default(), harmed: Arc::default() };
         if need.is_met(&scene).await {
-            tokio::time::timeout(HANGS, case(&scene)).await.expect("the case ends");
+            timeout(HANGS, case(&scene)).await.expect("the case ends");
+            scene.expect_nothing_polled().await;
         }
     });
     // Tasks that a failed case left behind may be in a busy loop: do not wait for them.
     runtime.shutdown_background();
 }
 
+/// Longer than any message takes that was not lost.
+pub(crate) const ON_ITS_WAY: Duration = Duration::from_secs(5);
 /// Beyond every limit that a case waits for by itself, and all the steps of the longest on the slowest store together.
 const HANGS: Duration = Duration::from_secs(900);

@@ -81,12 +81,8 @@ async fn watch_the_line(client: Client, recorder: Recorder, plan: Plan, over: Ar
     let pen = recorder.task(&plan.name, kind(plan.shape));
     let mut seen = std::collections::HashSet::new();
     while !over.load(Ordering::Relaxed) {
-        let line = match client.view(&plan.name).await {
-            Ok(view) => view.line,
-            Err(error) if error.is_transient() => vec![], // as on a machine that stands still for a while
-            Err(error) => panic!("{error}"),
-        };
-        for waiter in line {
+        let view = client.view(&plan.name).await.expect("the store works");
+        for waiter in view.line {
             let claim: u64 = waiter.note.as_str().parse().expect("every ask carries its number");
             if seen.insert(claim) {
                 pen.saw(Op::Queue, Some(claim), None);

@@ -28,6 +28,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_core::{Claim, Clock, Error, ErrorKind, Grant, Instant, Kind, Mode, Result, Token, Wait};
+use tokio::sync::oneshot;
 
 use crate::error::refused;
 use crate::inner::{Entry, Inner, SLOW_LOOK, lock};
@@ -153,6 +154,7 @@ impl Inner {
         };
         let path = |node: &str| format!("{parent}/{node}");
         let mut is_first_look = true;
+        let mut missed = false;
         loop {
             let Some(me) = line.find(&node.name) else { return Ok(Came::Nothing) };
             self.must_be_in_order(session, &line.0[me], parent).await?;
@@ -170,6 +172,9 @@ impl Inner {
             }
             let standing = line.standing(me);
             if standing == Standing::Enter {
+                if missed && let Some(news) = self.news.get() {
+                    news.grant_by_poll(claim.id, false);
+                }
                 return Ok(self.let_in(session, claim, &node, parent, since, seen));
             }
             if wait == Wait::No || Instant::now() >= deadline {
@@ -196,12 +201,19 @@ impl Inner {
                 Standing::Enter | Standing::Gone => unreachable!("it is in line, and not in"),
             };
             since = Instant::now();
+            missed = false;
             match event {
                 Heard::Gone if decides && session.until() > since => {
                     return Ok(self.let_in(session, claim, &node, parent, since, seen));
                 }
                 Heard::Gone | Heard::Change => {
                     let Some(now) = self.list(session, claim, parent, false).await? else { return Ok(Came::Nothing) };
+                    line = now;
+                }
+                Heard::Nothing(mut told) => {
+                    let Some(now) = self.list(session, claim, parent, false).await? else { return Ok(Came::Nothing) };
+                    // An event comes before the answer to any look that shows what it tells.
+                    missed = told.try_recv().is_err();
                     line = now;
                 }
                 Heard::Line(now) => line = now,
@@ -443,10 +455,10 @@ impl Inner {
         }
     }
 
-    async fn wait_for(&self, session: &Session, told: tokio::sync::oneshot::Receiver<Event>, deadline: Instant) -> Heard {
+    async fn wait_for(&self, session: &Session, mut told: oneshot::Receiver<Event>, deadline: Instant) -> Heard {
         tokio::select! {
             biased;
-            event = told => match event {
+            event = &mut told => match event {
                 Ok(Event::Deleted) => Heard::Gone,
                 Ok(_) => Heard::Change,
                 Err(_) if session.phase.borrow().is_over() => Heard::Over,
@@ -454,7 +466,7 @@ impl Inner {
             },
             () = Clock::Boot.sleep_until(deadline) => Heard::Deadline,
             _ = session.over() => Heard::Over,
-            () = tokio::time::sleep(SLOW_LOOK) => Heard::Change,
+            () = tokio::time::sleep(SLOW_LOOK) => Heard::Nothing(told),
         }
     }
 
@@ -477,6 +489,8 @@ enum Heard {
     Line(Line),
     /// Nothing happened: watch again.
     Same,
+    /// Nothing was told for so long that it is looked at all the same.
+    Nothing(oneshot::Receiver<Event>),
     Deadline,
     Over,
 }

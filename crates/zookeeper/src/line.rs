@@ -12,6 +12,9 @@
 //! - a writer of an rw lock looks again: the one in front may have gone as a writer and stayed as a reader, which is another node
 //!   at the same place.
 //! - permits look again: it takes a count.
+//!
+//! A waiter that was told nothing for a long time looks by itself. What lets it in then is [counted](tenure_core::Client::grants_by_poll),
+//! unless the event came with the look: the server sends an event before any answer that shows what it tells.
 
 use tenure_core::{Claim, ClaimId, Entry, Kind, Mode, admit};
 

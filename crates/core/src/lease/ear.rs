@@ -29,6 +29,15 @@
 //! A message says neither how long the grant lasts, which is the claim's own hand-over ttl, nor is it believed with a token that the server
 //! cannot have given: then the waiter is looked after at once. So it is where the message bears no proof of who sent it.
 //!
+//! # Which grants did a look find that a message should have told?
+//!
+//! They are [counted](crate::Client::grants_by_poll), and what counts is what is known, not how long anything took. The server owes a
+//! message for a grant that it made after an answer which says that the claim waits, if that was asked for when this client listened
+//! already: a look or an ask from before may have been overtaken by a grant of which nobody was told. A grant whose time is the look's own
+//! was made by the look, since time alone let it in. A waiter that is looked after because of a message was told. And a message may still be
+//! on its way when a look overtakes it: so a grant that is only just made does not count, and any other not any more once its message
+//! arrives.
+//!
 //! # May a look be believed?
 //!
 //! Not every server keeps what it shows: InnoDB shows a commit before it is on its disk, and forgets it if it is killed in
@@ -58,6 +67,8 @@ pub(crate) const HEARTBEAT: Duration = Duration::from_secs(1);
 const COMPANY: Duration = Duration::from_millis(200);
 /// A grant that was made so long ago without a message was missed by it.
 const MISSED: Duration = Duration::from_millis(100);
+/// A message about a grant that was made so long before a look is on its way as surely as what the look says.
+const ON_ITS_WAY: Duration = Duration::from_millis(10);
 /// The shortest and the longest pause between two looks of a waiter that nobody tells.
 const SHORTEST_PACE: Duration = Duration::from_millis(1);
 const LONGEST_PACE: Duration = Duration::from_millis(100);
@@ -93,6 +104,8 @@ pub(crate) struct Ear {
     news: OnceLock<News>,
     /// A connection is there on which messages come.
     listens: AtomicBool,
+    /// Since when.
+    listens_since: AtomicU64,
     /// A message was missed although one was: there may be something in between that swallows them.
     misses: AtomicBool,
     /// When the heart wakes up by itself.
@@ -131,6 +144,10 @@ struct Waiter {
     due: Option<Instant>,
     /// When the server was last heard about it.
     heard: Instant,
+    /// The last answer that says that it waits was asked for then.
+    waits: Option<Instant>,
+    /// A message said that something has happened to it, and not what.
+    is_hinted: bool,
     /// Its ask has left, and it is among `lines`.
     is_in_line: bool,
     /// How long a grant lasts that is made while it waits: one that nobody tells of must be found before it is over.
@@ -171,6 +188,7 @@ impl Default for Ear {
             clock: Mutex::default(),
             news: OnceLock::new(),
             listens: AtomicBool::new(false),
+            listens_since: AtomicU64::new(0),
             misses: AtomicBool::new(false),
             planned: AtomicU64::new(0),
             bell: Notify::new(),
@@ -207,6 +225,8 @@ impl Ear {
             since: now,
             due: None,
             heard: now,
+            waits: None,
+            is_hinted: false,
             is_in_line: false,
             handover_ttl: claim.handover_ttl,
         };
@@ -231,12 +251,12 @@ impl Ear {
     /// It is in line, as of this answer to its ask.
     pub(crate) fn queued(&self, id: ClaimId, last: Heard, change_in: Option<Duration>) {
         self.waits().kept = Some(Instant::now());
-        self.stands(id, Some(last), change_in);
+        self.stands(id, last.sent, Some(last), change_in);
     }
 
     /// It stands in line. `last` is the answer to its ask, and none for a look, which locks nothing: a grant whose time is before the
     /// look's may not have been committed yet when it looked, and its message is no old one.
-    fn stands(&self, id: ClaimId, last: Option<Heard>, change_in: Option<Duration>) {
+    fn stands(&self, id: ClaimId, sent: Instant, last: Option<Heard>, change_in: Option<Duration>) {
         let (now, told) = (Instant::now(), self.is_told());
         let beat = self.beat_after(now);
         let mut waits = self.waits();
@@ -245,6 +265,7 @@ impl Ear {
         let Some(waiter) = waits.waiters.get_mut(&id) else { return };
         waiter.last = last.or(waiter.last);
         waiter.heard = now;
+        waiter.waits = Some(sent);
         let longest = LONGEST_PACE.min(waiter.handover_ttl / 4).max(SHORTEST_PACE);
         let pace = (now.since(waiter.since) / PART).clamp(SHORTEST_PACE, longest);
         // What time has ended and nobody could let go of yet: somebody's own transaction may have the name for hours.
@@ -356,10 +377,13 @@ impl Ear {
     /// What a look said about one waiter.
     pub(crate) fn touched(&self, id: ClaimId, last: Heard, touched: &Touched) {
         match *touched {
-            Touched::Waiting { first, change_in } => self.stands(id, None, change_in.filter(|_| first)),
+            Touched::Waiting { first, change_in } => self.stands(id, last.sent, None, change_in.filter(|_| first)),
             Touched::Granted { token, since, left } => {
                 if self.listens.load(Ordering::Relaxed) && last.then.saturating_sub(since) > MISSED.as_micros() as u64 {
                     self.misses.store(true, Ordering::Relaxed);
+                }
+                if last.then.saturating_sub(since) > ON_ITS_WAY.as_micros() as u64 {
+                    self.found_by_look(id);
                 }
                 let left = self.waits().waiters.get(&id).map_or(left, |waiter| left.min(waiter.handover_ttl));
                 let until = last.sent + left.saturating_sub(margin(left));
@@ -367,6 +391,30 @@ impl Ear {
             }
             Touched::Gone => self.tell(id, Verdict::Gone(last)),
         }
+    }
+
+    /// A look has found a grant that was made before it: it counts if the server owes this waiter a message.
+    fn found_by_look(&self, id: ClaimId) {
+        let since = Instant::from_nanos(self.listens_since.load(Ordering::Relaxed));
+        let is_owed = |waiter: &Waiter| !waiter.is_hinted && waiter.waits.is_some_and(|sent| sent > since);
+        let waits = self.waits(); // held until it is counted: a message that finds the waiter gone comes after that
+        if self.listens.load(Ordering::Relaxed) && waits.waiters.get(&id).is_some_and(is_owed) {
+            self.news.get().into_iter().for_each(|news| news.grant_by_poll(id, false));
+        }
+    }
+
+    /// A message about this grant came: whether or not a look had found it before.
+    fn is_told_of(&self, id: ClaimId) {
+        self.news.get().into_iter().for_each(|news| news.grant_by_poll(id, true));
+    }
+
+    /// A message says that something has happened to it.
+    fn hint(&self, id: ClaimId) {
+        match self.waits().waiters.get_mut(&id) {
+            Some(waiter) => waiter.is_hinted = true,
+            None => return self.is_told_of(id),
+        }
+        self.look_after(id);
     }
 
     /// A look had no answer: try again after a while, unless that has gone on for longer than `patience`.
@@ -467,10 +515,10 @@ impl Listener for Ear {
         match message {
             Message::Granted { id, token, granted } => {
                 if !(granted..=granted.saturating_add(MOST_AHEAD.as_micros() as u64)).contains(&token.get()) {
-                    return self.look_after(id);
+                    return self.hint(id);
                 }
                 let (after, left) = match self.waits().waiters.get(&id).map(|waiter| (waiter.last, waiter.handover_ttl)) {
-                    None => return, // nobody waits for it any more
+                    None => return self.is_told_of(id), // nobody waits for it any more
                     Some((None, left)) => (Instant::from_nanos(0), left),
                     Some((Some(last), left)) if last.then <= granted => (last.sent, left),
                     Some((Some(_), _)) => return, // an old one
@@ -479,14 +527,16 @@ impl Listener for Ear {
                 let until = bound.max(after).min(Instant::now()) + left.saturating_sub(margin(left));
                 self.misses.store(false, Ordering::Relaxed);
                 self.tell_grant(id, Grant { token, until }, false);
+                self.is_told_of(id);
             }
-            Message::MaybeGranted(id) => self.look_after(id),
+            Message::MaybeGranted(id) => self.hint(id),
             Message::Asked(id, ask) => drop(news.map(|news| news.asked(id, ask))),
             Message::Lost(id) => drop(news.map(|news| news.lost(id))),
         }
     }
 
     fn listening(&self) {
+        self.listens_since.store(Instant::now().as_nanos(), Ordering::Relaxed);
         self.listens.store(true, Ordering::Relaxed);
         self.look_now();
     }
@@ -658,5 +708,66 @@ mod tests {
         ear.touched(claim.id, Heard { sent, then: 200 }, &Touched::Waiting { first: true, change_in: None });
         ear.told(granted(150));
         assert!(matches!(expecting.verdict.try_recv(), Ok(Verdict::Granted(_))), "older than the look only");
+    }
+
+    /// A news desk that counts.
+    #[derive(Default)]
+    struct Counts(crate::polled::GrantsByPoll);
+
+    impl crate::keeper::Listener for Counts {
+        fn asked(&self, _: ClaimId, _: crate::Ask) {}
+        fn lost(&self, _: ClaimId) {}
+        fn verify(&self) {}
+        fn grant_by_poll(&self, id: ClaimId, is_told: bool) {
+            if is_told { self.0.is_told(id) } else { self.0.is_found(id) }
+        }
+        fn runtime(&self) -> Option<Handle> {
+            None
+        }
+    }
+
+    /// See "Which grants did a look find that a message should have told?".
+    #[test]
+    fn a_look_that_finds_what_a_message_owed_is_counted() {
+        let (ear, counts, id) = (Ear::default(), std::sync::Arc::new(Counts::default()), claim().id);
+        let desk: std::sync::Arc<dyn crate::keeper::Listener> = std::sync::Arc::clone(&counts) as _;
+        ear.attach(News::to(std::sync::Arc::downgrade(&desk)));
+        ear.connected("one", Instant::now(), 50_000);
+        let waits = |then| {
+            let expecting = ear.expect(&claim(), None);
+            ear.queued(id, Heard { sent: Instant::now(), then }, None);
+            expecting
+        };
+        let looks = |then, since| {
+            let granted = Touched::Granted { token: Token::new(since), since, left: HANDOVER_TTL };
+            ear.touched(id, Heard { sent: Instant::now(), then }, &granted);
+            counts.0.count()
+        };
+        let message = |granted| ear.told(Message::Granted { id, token: Token::new(granted), granted });
+        let _first = waits(100_000);
+        assert_eq!(looks(200_000, 150_000), 0, "nobody listened");
+        let _second = waits(200_000);
+        ear.listening();
+        assert_eq!(looks(300_000, 250_000), 0, "it may have been let in before anybody listened");
+        let _third = waits(300_000);
+        assert_eq!(looks(400_000, 400_000), 0, "the look let it in");
+        let _fourth = waits(400_000);
+        ear.told(Message::MaybeGranted(id));
+        assert_eq!(looks(500_000, 450_000), 0, "a message had it looked after");
+        let _fifth = waits(500_000);
+        assert_eq!(looks(600_000, 595_000), 0, "its message is on its way");
+        let _fifth = waits(500_000);
+        assert_eq!(looks(600_000, 550_000), 1);
+        message(550_000);
+        assert_eq!(counts.0.count(), 0, "the message was on its way");
+        let _sixth = waits(600_000);
+        message(650_000);
+        assert_eq!((looks(700_000, 650_000), counts.0.count()), (0, 0), "it was told before");
+        let _seventh = waits(700_000);
+        ear.touched(id, Heard { sent: Instant::now(), then: 800_000 }, &Touched::Waiting { first: true, change_in: None });
+        assert_eq!(looks(900_000, 750_000), 1, "a look does not see what is not committed");
+        ear.silenced();
+        let _eighth = waits(900_000);
+        assert_eq!(looks(1_000_000, 950_000), 1, "nobody listens any more");
     }
 }

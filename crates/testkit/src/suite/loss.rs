@@ -3,18 +3,16 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tenure_core::{ErrorKind, Event, Instant, Kind, Phase};
+use tenure_core::{Client, ErrorKind, Event, Instant, Kind, Phase};
 
-use super::{LONG, SHORT};
-use crate::silence::Silence;
-use crate::{Rng, Scene, eventually, in_time};
+use super::{LONG, SHORT, STANDS_STILL};
+use crate::{Rng, Scene, eventually, in_bound, in_time, unless_stalled};
 
-/// `run` stops the future at the loss, and never polls it afterwards. A machine that stands still for all of the ttl has it begin
-/// nothing, so it is tried again; a future that is never polled is so every time.
+/// `run` stops the future at the loss, and never polls it afterwards. Before that it does.
 pub async fn run_stops_the_future(scene: &Scene) {
     let client = scene.client().await;
     let mutex = client.mutex("x").unwrap().ttl(SHORT).unwrap().keep(false);
-    for _ in 0..20 {
+    unless_stalled("it is polled before its hold is over", SHORT / 4, async || {
         let held = in_time("it is free", mutex.lock()).await.unwrap();
         let last = AtomicU64::new(0);
         let work = async {
@@ -28,11 +26,9 @@ pub async fn run_stops_the_future(scene: &Scene) {
         let polled = last.load(Ordering::Relaxed);
         tokio::time::sleep(Duration::from_millis(20)).await;
         assert_eq!(last.load(Ordering::Relaxed), polled, "nobody polls it any more");
-        if polled > 0 {
-            return;
-        }
-    }
-    panic!("it is never polled");
+        (polled > 0).then_some(())
+    })
+    .await;
 }
 
 /// `run` gives what the future gives, and leaves the lock held.
@@ -110,8 +106,7 @@ pub async fn a_release_at_the_end_of_the_window(scene: &Scene) {
     }
 }
 
-/// F2: a grant that arrives after its own end is no grant: nothing is returned, and nothing stays held. What comes in time is held; a
-/// machine that stands still for all of the ttl loses it as it should, so that is tried again.
+/// F2: a grant that arrives after its own end is no grant: nothing is returned, and nothing stays held. What comes in time is held.
 pub async fn a_grant_that_comes_too_late_is_none(scene: &Scene) {
     let (client, faults) = scene.faulty_client().await;
     let ttl = Duration::from_secs(5);
@@ -120,7 +115,7 @@ pub async fn a_grant_that_comes_too_late_is_none(scene: &Scene) {
     faults.delay_next_grant(late);
     assert!(mutex.try_lock().await.unwrap().is_none(), "never a dead guard");
     scene.is_free(&client, "x").await;
-    for _ in 0..10 {
+    unless_stalled("the second grant is in time", STANDS_STILL, async || {
         faults.delay_next_grant(late);
         let held = in_time("the second grant is in time", mutex.lock()).await.unwrap();
         let (checked, view) = (held.check(), client.view("x").await.unwrap());
@@ -128,12 +123,9 @@ pub async fn a_grant_that_comes_too_late_is_none(scene: &Scene) {
             checked.unwrap();
             assert_eq!(view.holders.len(), 1);
         }
-        match held.release().await {
-            Ok(()) => return,
-            Err(error) => assert_eq!(error.kind(), ErrorKind::Lost, "{error}"),
-        }
-    }
-    panic!("no second grant is in time");
+        held.release().await.map_err(|error| assert_eq!(error.kind(), ErrorKind::Lost, "{error}")).ok()
+    })
+    .await;
 }
 
 /// F10: the store granted, and the answer was lost: an error that may be retried, and nothing stays held.
@@ -176,46 +168,59 @@ pub async fn a_broken_hold_cannot_be_released(scene: &Scene) {
     for has_waited in [false, true] {
         for by_itself in [false, true] {
             for is_told_first in [false, true] {
-                let client = scene.client().await;
-                let mutex = client.mutex("x").unwrap().ttl(LONG).unwrap();
-                let held = if has_waited {
-                    let before = other.mutex("x").unwrap().lock().await.unwrap();
-                    let waiting = tokio::spawn(async move { mutex.lock().await });
-                    scene.line_is(&other, "x", 1).await;
-                    before.release().await.unwrap();
-                    in_time("it is let in", waiting).await.unwrap().unwrap()
-                } else {
-                    mutex.lock().await.unwrap()
-                };
-                let next = if by_itself { &client } else { &other };
                 let case = format!("has waited: {has_waited}, by itself: {by_itself}");
-                let observed = Silence::watched_by(&other);
-                assert_eq!(next.break_holds("x", None).await.unwrap(), 1, "{case}");
-                let broken = Instant::now();
-                let following = in_time("the next is let in", next.mutex("x").unwrap().lock()).await.unwrap();
-                assert!(following.token() > held.token(), "{case}");
-                if is_told_first {
-                    in_time("the loss is told", held.lost()).await;
-                    let (told, stood_still) = (Instant::now().since(broken), observed.longest().await);
-                    // The news passes three threads: the server's, the connection's and the keeper's.
-                    let is_at_once = told < TOLD_AT_ONCE + 3 * stood_still;
-                    assert!(is_at_once || !scene.tells_holders(), "{case}: told after {told:?}");
-                    assert_eq!(held.check().unwrap_err().kind(), ErrorKind::Lost, "{case}");
-                }
-                let released = held.release().await.map_err(|error| error.kind());
-                // Of a request that was sent twice nobody knows whether the first one ended it.
-                let is_lost = released == Err(ErrorKind::Lost) || !(is_told_first || scene.loses_nothing());
-                assert!(is_lost, "{case}: {released:?}");
-                following.check().unwrap();
-                following.release().await.unwrap();
-                scene.leaves_nothing([client]).await;
+                in_bound(&case, TOLD_AT_ONCE, async || {
+                    breaks_and_follows(scene, &other, &case, has_waited, by_itself, is_told_first).await
+                })
+                .await;
             }
         }
     }
 }
 
-/// Within this time a holder is told that its hold was broken, on a machine that does not stand still.
-const TOLD_AT_ONCE: Duration = Duration::from_millis(100);
+/// After how long the first holder was told; no time where it does not wait for that, or is not told.
+async fn breaks_and_follows(
+    scene: &Scene,
+    other: &Client,
+    case: &str,
+    has_waited: bool,
+    by_itself: bool,
+    is_told_first: bool,
+) -> Duration {
+    let client = scene.client().await;
+    let mutex = client.mutex("x").unwrap().ttl(LONG).unwrap();
+    let held = if has_waited {
+        let before = other.mutex("x").unwrap().lock().await.unwrap();
+        let waiting = tokio::spawn(async move { mutex.lock().await });
+        scene.line_is(other, "x", 1).await;
+        before.release().await.unwrap();
+        in_time("it is let in", waiting).await.unwrap().unwrap()
+    } else {
+        mutex.lock().await.unwrap()
+    };
+    let next = if by_itself { &client } else { other };
+    assert_eq!(next.break_holds("x", None).await.unwrap(), 1, "{case}");
+    let broken = Instant::now();
+    let following = in_time("the next is let in", next.mutex("x").unwrap().lock()).await.unwrap();
+    assert!(following.token() > held.token(), "{case}");
+    let mut told = Duration::ZERO;
+    if is_told_first {
+        in_time("the loss is told", held.lost()).await;
+        told = Instant::now().since(broken);
+        assert_eq!(held.check().unwrap_err().kind(), ErrorKind::Lost, "{case}");
+    }
+    let released = held.release().await.map_err(|error| error.kind());
+    // Of a request that was sent twice nobody knows whether the first one ended it.
+    let is_lost = released == Err(ErrorKind::Lost) || !(is_told_first || scene.loses_nothing());
+    assert!(is_lost, "{case}: {released:?}");
+    following.check().unwrap();
+    following.release().await.unwrap();
+    scene.leaves_nothing([client]).await;
+    if scene.tells_holders() { told } else { Duration::ZERO }
+}
+
+/// Within this time a holder is told that its hold was broken.
+const TOLD_AT_ONCE: Duration = Duration::from_millis(50);
 
 /// Renewals that fail are jeopardy, which is seen and does nothing by itself; one that works makes it safe again.
 pub async fn jeopardy_is_seen_and_passes(scene: &Scene) {
@@ -234,13 +239,12 @@ pub async fn jeopardy_is_seen_and_passes(scene: &Scene) {
     assert_eq!(in_time("it was told", events.next()).await, None);
 }
 
-/// Renewals that never work again are jeopardy and then loss, and the next holder comes after the window. A machine that stands still
-/// from when the renewal is overdue until the window is over knows of no jeopardy, so it is tried again.
+/// Renewals that never work again are jeopardy and then loss, and the next holder comes after the window.
 pub async fn jeopardy_ends_in_loss(scene: &Scene) {
     let (client, faults) = scene.faulty_client().await;
     let other = scene.client().await;
     let mutex = client.mutex("x").unwrap().ttl(Duration::from_secs(6)).unwrap();
-    for _ in 0..10 {
+    unless_stalled("there is jeopardy before the loss", STANDS_STILL, async || {
         faults.fail_renewals(true);
         let held = in_time("it is free", mutex.lock()).await.unwrap();
         let mut events = held.events();
@@ -250,7 +254,10 @@ pub async fn jeopardy_ends_in_loss(scene: &Scene) {
         assert!(next.token() > held.token());
         match in_time("it was told", events.next()).await {
             Some(Event::Jeopardy { .. }) => {}
-            Some(Event::Lost) => continue,
+            Some(Event::Lost) => {
+                faults.fail_renewals(false);
+                return None;
+            }
             told => panic!("{told:?}"),
         }
         assert_eq!(in_time("it was told", events.next()).await, Some(Event::Lost));
@@ -258,9 +265,9 @@ pub async fn jeopardy_ends_in_loss(scene: &Scene) {
         faults.fail_renewals(false);
         tokio::time::sleep(Duration::from_millis(50)).await;
         assert_eq!(held.phase(), Phase::Lost, "lost is final");
-        return;
-    }
-    panic!("there is no jeopardy before the loss");
+        Some(())
+    })
+    .await;
 }
 
 /// Every future of the API can be handed to another thread.

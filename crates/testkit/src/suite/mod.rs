@@ -35,5 +35,7 @@ use std::time::Duration;
 /// A waiter that is renewed is let in for two seconds at first, and a machine that stands still for that long loses the hold as it
 /// should. So a case that is not about renewal does not keep what it waits for: `keep(false)` has its whole ttl from the start.
 const LONG: Duration = Duration::from_secs(600);
+/// A machine that stands still for so long may lose a hold of two seconds or a bit more, though it is renewed: a quarter of that.
+pub(crate) const STANDS_STILL: Duration = Duration::from_millis(500);
 /// A ttl for cases that wait for its end.
 const SHORT: Duration = Duration::from_millis(300);

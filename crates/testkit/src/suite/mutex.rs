@@ -7,11 +7,11 @@ use std::time::Duration;
 use tenure_core::{Backoff, Client, ErrorKind, Instant};
 use tokio::task::JoinSet;
 
-use super::{LONG, SHORT};
+use super::{LONG, SHORT, STANDS_STILL};
 use crate::history::Recorder;
 use crate::polls::{Polled, at_most};
 use crate::stress::{self, Plan};
-use crate::{Held, Lock, Options as _, Rng, Scene, Shape, in_time};
+use crate::{Held, Lock, Options as _, Rng, Scene, Shape, in_time, unless_stalled};
 
 fn make(shape: Shape, client: &Client) -> Lock {
     shape.make(client, "x").and_then(|lock| lock.ttl(LONG)).expect("the kind is offered")
@@ -197,22 +197,28 @@ pub async fn a_hold_that_is_not_kept_ends(scene: &Scene, shape: Shape) {
     assert!(make(shape, &one).try_lock().await.unwrap().is_none(), "a stale release frees nobody else's lock");
 }
 
-/// With renewal it does not. A machine that stands still for most of a ttl loses the hold as it should, so it is tried again;
-/// without renewal it is lost every time.
+/// With renewal it does not. Whether it is lost or not: nobody else is let in while it may be trusted.
 pub async fn a_hold_that_is_kept_outlives_its_ttl(scene: &Scene, shape: Shape) {
     let (one, other) = scene.two_clients().await;
     let ttl = Duration::from_secs(2);
-    for _ in 0..20 {
+    unless_stalled("it is renewed in time", STANDS_STILL, async || {
         let held = lock(&make(shape, &one).ttl(ttl).unwrap()).await;
         let first = held.valid_until();
         crate::eventually("the first ttl is over, in the store too", || Instant::now() > first + ttl / 2).await;
         let tried = make(shape, &other).try_lock().await.unwrap();
+        assert!(tried.is_none() || held.check().is_err(), "somebody else was let in");
         match held.release().await {
-            Ok(()) => return assert!(tried.is_none(), "somebody else was let in"),
-            Err(error) => assert_eq!(error.kind(), ErrorKind::Lost, "{error}"),
+            Ok(()) => {
+                assert!(tried.is_none(), "somebody else was let in");
+                Some(())
+            }
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
+                None
+            }
         }
-    }
-    panic!("it is not renewed");
+    })
+    .await;
 }
 
 /// Spinning waits without a place in line, and gets in.

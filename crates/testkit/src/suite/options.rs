@@ -4,16 +4,15 @@ use std::time::Duration;
 
 use tenure_core::{ErrorKind, Instant};
 
-use super::{LONG, SHORT};
-use crate::{Scene, eventually, in_time};
+use super::{LONG, SHORT, STANDS_STILL};
+use crate::{Scene, eventually, in_time, unless_stalled};
 
-/// Renewal stops at the maximum hold, and the hold is lost there: after the ttl, and not after the maximum. A machine that stands
-/// still may lose it before it is ever renewed, so it is tried again.
+/// Renewal stops at the maximum hold, and the hold is lost there: after the ttl, and not after the maximum.
 pub async fn max_hold_ends_the_hold(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
     let (ttl, max) = (Duration::from_secs(2), Duration::from_secs(4));
     let mutex = one.mutex("x").unwrap().ttl(ttl).unwrap().max_hold(max).unwrap();
-    for _ in 0..20 {
+    unless_stalled("it is renewed until then", STANDS_STILL, async || {
         let held = in_time("it is free", mutex.lock()).await.unwrap();
         let after = Instant::now();
         let first = held.valid_until();
@@ -23,11 +22,9 @@ pub async fn max_hold_ends_the_hold(scene: &Scene) {
         let theirs = other.mutex("x").unwrap();
         let next = in_time("others get in, though the guard is still there", theirs.lock()).await.unwrap();
         assert!(next.token() > held.token());
-        if held.valid_until() > first {
-            return;
-        }
-    }
-    panic!("it was never renewed until then");
+        (held.valid_until() > first).then_some(())
+    })
+    .await;
 }
 
 /// A maximum that is shorter than the ttl is the window.

@@ -11,6 +11,8 @@ pub(crate) use serve::serve;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -49,7 +51,8 @@ pub enum Order {
     Release(Slot),
     /// Write to a fenced file with the hold's token.
     Write(Slot, PathBuf),
-    /// Lock, read a number from a file, write one more, let go: so many times.
+    /// Lock, read a number from a file, write one more, let go: so many times. Then nobody may have found by itself that it was let in;
+    /// nor after a stress.
     Count(Wanted, PathBuf, u32),
     /// Take part in a stress, and leave its history in a file.
     Stress {
@@ -127,14 +130,14 @@ pub struct Taker {
     child: Child,
     orders: ChildStdin,
     replies: mpsc::UnboundedReceiver<Reply>,
+    /// Set by whatever may lose a message.
+    harmed: Arc<AtomicBool>,
 }
 
 impl Taker {
     /// Starts one and waits until it is connected.
     pub async fn start(test: &str, url: &str) -> Self {
-        let mut taker = Self::spawn(test, url);
-        taker.ready().await;
-        taker
+        Self::spawn(test, url).until_ready().await
     }
 
     /// Starts one; [`ready`](Taker::ready) comes before the first order.
@@ -160,7 +163,19 @@ impl Taker {
                 }
             }
         });
-        Taker { child, orders, replies }
+        Taker { child, orders, replies, harmed: Arc::default() }
+    }
+
+    /// Says there when it was killed, stopped or told to end without a good-bye.
+    pub(crate) fn harming(mut self, harmed: &Arc<AtomicBool>) -> Self {
+        self.harmed = Arc::clone(harmed);
+        self
+    }
+
+    /// Itself, once it is connected.
+    pub(crate) async fn until_ready(mut self) -> Self {
+        self.ready().await;
+        self
     }
 
     /// Waits until it is connected.
@@ -176,6 +191,9 @@ impl Taker {
 
     /// Gives an order; its reply must be waited for before the next one.
     pub fn send(&mut self, order: Order) {
+        if matches!(order, Order::Exit) {
+            self.harmed.store(true, Ordering::Relaxed);
+        }
         let line = serde_json::to_string(&order).expect("orders are plain") + "\n";
         self.orders.write_all(line.as_bytes()).expect("the taker listens");
     }
@@ -212,12 +230,14 @@ impl Taker {
 
     /// SIGKILL, and waits until it is dead.
     pub fn kill(&mut self) {
+        self.harmed.store(true, Ordering::Relaxed);
         self.child.kill().expect("it is ours");
         self.child.wait().expect("it is ours");
     }
 
     /// SIGSTOP: stands still, keeper and all.
     pub fn stop(&self) {
+        self.harmed.store(true, Ordering::Relaxed);
         crate::stop_between_writes(self.process());
     }
 

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::io::{BufRead as _, Write as _};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tenure_core::backend::BoxFuture;
 use tenure_core::{Backend, Client, ErrorKind, Instant, Result};
@@ -14,6 +15,7 @@ use crate::fenced::FencedFile;
 use crate::harness::client_of;
 use crate::history::Recorder;
 use crate::lock::Options as _;
+use crate::scene::ON_ITS_WAY;
 use crate::stress::{self, Plan};
 use crate::{Held, Lock};
 
@@ -111,13 +113,13 @@ impl Serving {
                     add_one(&file);
                     held.release().await?;
                 }
-                Reply::Done
+                self.was_told().await
             }
             Order::Stress { wanted, tasks, rounds, history } => {
                 let recorder = Recorder::to_file(history).expect("the history can be written");
                 let plan = Plan { shape: wanted.shape, name: wanted.name, tasks, rounds, ttl: wanted.ttl };
                 stress::run(std::slice::from_ref(&self.client), &recorder, &plan).await;
-                Reply::Done
+                self.was_told().await
             }
             Order::Exit => Reply::Done,
         })
@@ -125,6 +127,19 @@ impl Serving {
 
     fn make(&self, wanted: &Wanted) -> Result<Lock> {
         Ok(wanted.shape.make(&self.client, &wanted.name)?.ttl(wanted.ttl)?.keep(wanted.keep))
+    }
+
+    /// Every grant so far came by message, or its message is about to.
+    async fn was_told(&self) -> Reply {
+        let told = async {
+            while self.client.grants_by_poll() > 0 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        match tokio::time::timeout(ON_ITS_WAY, told).await {
+            Ok(()) => Reply::Done,
+            Err(_) => Reply::Error(format!("{} grants were found by a look", self.client.grants_by_poll())),
+        }
     }
 
     fn keep(&mut self, slot: Slot, held: Held) -> Reply {
