@@ -16,7 +16,7 @@ use crate::error::{Failure, Next};
 use crate::inner::Inner;
 use crate::leases::{OnLease, waiting_seconds};
 use crate::line::{Front, Seen, first_read, first_seen, reads, seen};
-use crate::link::{Answer, Link};
+use crate::link::Answer;
 use crate::proto::*;
 use crate::schema::{Place, shown};
 use crate::table::{Entry, Stage};
@@ -86,7 +86,7 @@ impl Inner {
             let Some(answer) = self.send(claim, &on, stale, txn).await? else { continue };
             if !answer.succeeded {
                 let why = TxnRequest { success: self.reasons(claim, &key, &place), ..Default::default() };
-                let reads: Vec<_> = self.txn("asking for a lock", why).await?.value.ranges().collect();
+                let reads: Vec<_> = self.asks.txn("asking for a lock", why).await?.value.ranges().collect();
                 match self.refused(claim, &key, &on, &reads)? {
                     // What stood in its way has gone meanwhile.
                     Some(false) => continue,
@@ -208,7 +208,7 @@ impl Inner {
                 Err(_) => None, // then the window is what the lease has left
             };
         }
-        match self.txn("asking for a lock", txn).await {
+        match self.asks.txn("asking for a lock", txn).await {
             Ok(Answer { value, clean, .. }) => {
                 if let Some((sent, term)) = kept
                     && value.succeeded
@@ -231,24 +231,6 @@ impl Inner {
             }
             Err(failure) => Err(failure.error),
         }
-    }
-
-    pub(crate) async fn txn(&self, doing: &str, txn: TxnRequest) -> std::result::Result<Answer<TxnResponse>, Failure> {
-        self.txn_over(&self.asks, doing, txn).await
-    }
-
-    /// The same, on another way.
-    pub(crate) async fn txn_over(
-        &self,
-        link: &Link,
-        doing: &str,
-        txn: TxnRequest,
-    ) -> std::result::Result<Answer<TxnResponse>, Failure> {
-        link.call(doing, |wire| {
-            let txn = txn.clone();
-            async move { wire.txn(txn).await }
-        })
-        .await
     }
 
     /// Why a transaction put nothing: `Some(true)`, the claim is there from before; `None`, it is there on an
@@ -309,7 +291,7 @@ impl Inner {
         let Some(kv) = reads.first().and_then(|own| own.kvs.first()) else { return Ok(()) };
         let compare = vec![created_at(key, kv.create_revision)];
         let txn = TxnRequest { compare, success: vec![delete(key)], failure: Vec::new() };
-        Ok(self.txn("asking for a lock", txn).await.map(drop)?)
+        Ok(self.asks.txn("asking for a lock", txn).await.map(drop)?)
     }
 
     /// A claim that is in line already: how it stands.
@@ -348,7 +330,7 @@ impl Inner {
         }
         success.extend(reads(place, claim.kind, claim.mode, revision).into_iter().map(read));
         let txn = TxnRequest { compare, success, failure: Vec::new() };
-        let answer = match self.txn("looking at the line", txn).await {
+        let answer = match self.asks.txn("looking at the line", txn).await {
             Ok(answer) => answer.value,
             Err(failure) if failure.next == Next::NoLease => {
                 if let Some(to) = &to {

@@ -22,6 +22,7 @@ use crate::link::{Link, Login, Member};
 use crate::proto::{KeyValue, LeaseGrantRequest, RangeRequest, RangeResponse};
 use crate::schema::Schema;
 use crate::table::{Entry, Stage, Table};
+use crate::wire::Wire;
 
 /// One client of one cluster.
 pub(crate) struct Inner {
@@ -222,8 +223,7 @@ impl Inner {
         key: &[u8],
     ) -> std::result::Result<Option<RangeResponse>, Failure> {
         let Some((sent, term)) = self.send_keepalive(lease, link).await? else { return Ok(None) };
-        let request = RangeRequest::one(key);
-        let confirmed = link.call("keeping a lease alive", |wire| wire_range(wire, request.clone())).await?.value;
+        let confirmed = link.range("keeping a lease alive", RangeRequest::one(key)).await?.value;
         if confirmed.term() != term {
             let what = "the leader changed while a lease was kept alive";
             let error = Error::new(ErrorKind::Unavailable, what).with_store(self.settings.describe());
@@ -324,9 +324,7 @@ impl Inner {
                 entry.asked.clone_from(&value.asked); // it may hold and not have heard of it yet: its first renewal says so
             }
             // Once it was let go, it is its own minimum hold that keeps the name closed.
-            let broken = value.closing && entry.given_up.is_none();
-            entry.loose += u32::from(broken); // the key stays, and whoever had it next would take it for an old one of its own
-            (held, broken)
+            (held, value.closing && entry.given_up.is_none())
         };
         match value.asked {
             _ if broken => self.key_is_gone(id, |entry| entry.revision == kv.create_revision),
@@ -343,10 +341,8 @@ impl Inner {
     /// Something about a claim's key may have been missed.
     async fn look_at_own(&self, id: ClaimId) {
         let Some(key) = self.table().claims.get(&id).map(|entry| entry.key.clone()) else { return };
-        let request = RangeRequest::one(&key);
-        let looked = self.asks.call("looking at a claim", |wire| wire_range(wire, request.clone())).await;
         // Without an answer nothing is lost: the next renewal proves the key.
-        if let Ok(answer) = looked {
+        if let Ok(answer) = self.asks.range("looking at a claim", RangeRequest::one(&key)).await {
             match answer.value.kvs.first() {
                 Some(kv) => self.own_value(id, kv),
                 None => self.key_is_gone(id, |entry| was_there(entry, &key, answer.value.revision())),
@@ -358,7 +354,11 @@ impl Inner {
     /// moves on, and the ear with it.
     async fn ask_for_a_sign(&self) {
         let request = RangeRequest::one(&self.schema.nothing());
-        let _ = self.asks.call_within(BEAT, "listening", |wire| wire_range(wire, request.clone())).await;
+        let read = |wire: Wire| {
+            let request = request.clone();
+            async move { wire.range(request).await }
+        };
+        let _ = self.asks.call_within(BEAT, "listening", read).await;
     }
 
     // The heart.
@@ -414,13 +414,12 @@ impl Inner {
         next
     }
 
-    /// Claims that are over: their key is not anybody's any more.
-    pub(crate) fn forget(&self, id: ClaimId) -> Option<Entry> {
-        let entry = self.table().remove(id)?;
-        let held = matches!(entry.stage, Stage::Held { .. }) && entry.revision > 0;
-        self.ear.gone_here(&entry.key, held.then_some(entry.revision));
+    /// A claim is over. Where its key was deleted, it is not anybody's any more.
+    pub(crate) fn forget(&self, id: ClaimId, is_deleted: bool) {
+        let Some(entry) = self.table().remove(id) else { return };
+        let was_held = is_deleted && matches!(entry.stage, Stage::Held { .. }) && entry.revision > 0;
+        self.ear.gone_here(&entry.key, was_held.then_some(entry.revision));
         self.table().leave(&entry); // in this order: whoever is told must not take it for the next one's
-        Some(entry)
     }
 }
 
@@ -431,13 +430,6 @@ fn was_there(entry: &Entry, key: &[u8], revision: i64) -> bool {
 
 /// How long nobody has tried to end a claim before that is taken up here: longer than those who try pause in between.
 const ABANDONED: Duration = Duration::from_secs(3);
-
-pub(crate) async fn wire_range(
-    wire: crate::wire::Wire,
-    request: RangeRequest,
-) -> std::result::Result<crate::proto::RangeResponse, tonic::Status> {
-    wire.range(request).await
-}
 
 /// The heart's life.
 async fn beat(inner: Weak<Inner>) {

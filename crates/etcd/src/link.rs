@@ -22,7 +22,7 @@ use tonic::transport::{Channel, Endpoint};
 
 use crate::config::Settings;
 use crate::error::{Failure, Next, explain, from_transport, silent};
-use crate::proto::AuthenticateRequest;
+use crate::proto::{AuthenticateRequest, RangeRequest, RangeResponse, TxnRequest, TxnResponse};
 use crate::tls::Connector;
 use crate::wire::Wire;
 
@@ -242,7 +242,29 @@ impl Link {
         self.call_within(self.settings.answer_limit, doing, ask).await
     }
 
-    /// The same, within another limit.
+    /// A transaction.
+    pub(crate) async fn txn(&self, doing: &str, txn: TxnRequest) -> std::result::Result<Answer<TxnResponse>, Failure> {
+        self.call(doing, |wire| {
+            let txn = txn.clone();
+            async move { wire.txn(txn).await }
+        })
+        .await
+    }
+
+    /// A read.
+    pub(crate) async fn range(
+        &self,
+        doing: &str,
+        request: RangeRequest,
+    ) -> std::result::Result<Answer<RangeResponse>, Failure> {
+        self.call(doing, |wire| {
+            let request = request.clone();
+            async move { wire.range(request).await }
+        })
+        .await
+    }
+
+    /// The same as a call, within another limit.
     pub(crate) async fn call_within<T, F>(
         &self,
         limit: Duration,

@@ -115,7 +115,7 @@ impl Inner {
             entry.moving_to = Some(to.clone()); // dropped or without an answer, it may be done: nobody may revoke that lease
             txn
         };
-        let answer = self.txn_over(link, "renewing a hold", txn).await;
+        let answer = link.txn("renewing a hold", txn).await;
         if answer.as_ref().is_err_and(|failure| failure.next == Next::NoLease) {
             self.lease_is_gone(to.lease()); // or every hold of that ttl would be moved there, and lost
         }

@@ -12,7 +12,7 @@ use tenure_core::{Ask, Clock, Fingerprint, Holder, LockName, Result, Sequencer, 
 use crate::codec::Value;
 use crate::ear::Told;
 use crate::error::Next;
-use crate::inner::{Inner, wire_range};
+use crate::inner::Inner;
 use crate::leases::whole_seconds;
 use crate::line::{Ticket, line};
 use crate::proto::*;
@@ -25,7 +25,7 @@ impl Inner {
     /// The keys of a name, with the revision at which they were read.
     async fn line_of(&self, name: &LockName) -> Result<(Vec<Ticket>, i64)> {
         let request = RangeRequest::of(&self.schema.name(name)).oldest(0);
-        let answer = self.asks.call("looking at a name", |wire| wire_range(wire, request.clone())).await?.value;
+        let answer = self.asks.range("looking at a name", request).await?.value;
         let revision = answer.revision();
         let mut tickets = line(&self.schema, answer.kvs);
         tickets.retain(|ticket| ticket.parsed.name == *name);
@@ -47,7 +47,7 @@ impl Inner {
         }
         let mut request = RangeRequest::of(&self.schema.name(&sequencer.name));
         request.revision = token as i64;
-        match self.asks.call("looking at a name's past", |wire| wire_range(wire, request.clone())).await {
+        match self.asks.range("looking at a name's past", request).await {
             Ok(answer) => {
                 let then = line(&self.schema, answer.value.kvs);
                 let given = then.iter().any(|ticket| was_given(ticket, sequencer));
@@ -68,7 +68,7 @@ impl Inner {
         // One more than wanted: the last may not be whole yet.
         while names.len() <= limit && limit > 0 && (from < to || to == [0]) {
             let request = RangeRequest { key: from, range_end: to.clone(), limit: PAGE, ..Default::default() };
-            let answer = self.asks.call("listing names", |wire| wire_range(wire, request.clone())).await?.value;
+            let answer = self.asks.range("listing names", request).await?.value;
             let last = answer.kvs.last().map(|kv| kv.key.clone());
             for kv in answer.kvs {
                 if let Some(parsed) = self.schema.parse(&kv.key).filter(|_| kv.lease != 0) {
@@ -119,7 +119,7 @@ impl Inner {
                 let key = &ticket.kv.key;
                 let compare = vec![unchanged(key, ticket.kv.mod_revision)];
                 let txn = TxnRequest { compare, success: vec![rewrite(key, value.encode())], failure: Vec::new() };
-                if self.txn("asking a holder", txn).await?.value.succeeded {
+                if self.asks.txn("asking a holder", txn).await?.value.succeeded {
                     asked += 1;
                     break;
                 }
@@ -156,7 +156,7 @@ impl Inner {
         };
         let compare = vec![created_at(key, ticket.kv.create_revision)];
         let txn = TxnRequest { compare, success, failure: Vec::new() };
-        let broken = self.txn("breaking a hold", txn).await?.value.succeeded;
+        let broken = self.asks.txn("breaking a hold", txn).await?.value.succeeded;
         if let Some(lease) = lease.filter(|_| !broken) {
             let _ = self.revoke(lease.id).await; // or it ends by itself
         }

@@ -169,7 +169,7 @@ impl Inner {
             let touch = PutRequest { key: key.clone(), ignore_value: true, ignore_lease: true, ..Default::default() };
             let success = vec![Op::Put(touch).into()];
             let txn = TxnRequest { compare: vec![created_at(&key, revision)], success, failure: Vec::new() };
-            let _ = inner.txn("telling the next", txn).await; // else the next one finds out by itself
+            let _ = inner.asks.txn("telling the next", txn).await; // else the next one finds out by itself
         });
     }
 }
