@@ -101,7 +101,7 @@ impl Inner {
             let Some(line) = answer.reads.first() else { return Err(unsettled(claim)) };
             match first_seen(&self.schema, &place, claim.mode, &key, line) {
                 Seen::Enter => {
-                    if let Some(grant) = self.granted(claim, answer.revision) {
+                    if let Some(grant) = self.granted(claim) {
                         return Ok(Asked::Granted(grant));
                     }
                 }
@@ -135,7 +135,7 @@ impl Inner {
             let Some(answer) = self.send(claim, &on, stale, txn).await? else { continue };
             if answer.succeeded {
                 self.joined(claim, answer.revision);
-                match self.granted(claim, answer.revision) {
+                match self.granted(claim) {
                     Some(grant) => return Ok(Asked::Granted(grant)),
                     None => continue,
                 }
@@ -212,7 +212,7 @@ impl Inner {
             Ok(Answer { value, clean, .. }) => {
                 if let Some((sent, term)) = kept
                     && value.succeeded
-                    && value.term() == term
+                    && value.header.raft_term == term
                 {
                     on.lease().kept_since(sent);
                 }
@@ -222,7 +222,7 @@ impl Inner {
                         entry.copied = Some(on.clone());
                     }
                 }
-                let (revision, succeeded) = (value.revision(), value.succeeded);
+                let (revision, succeeded) = (value.header.revision, value.succeeded);
                 Ok(Some(Answered { revision, succeeded, reads: value.ranges().collect() }))
             }
             Err(failure) if failure.next == Next::NoLease => {
@@ -299,7 +299,7 @@ impl Inner {
         let revision = self.table().claims.get(&claim.id).map_or(0, |entry| entry.revision);
         self.joined(claim, revision);
         match self.look(claim, place).await? {
-            Seen::Enter => match self.let_in(claim, revision).await {
+            Seen::Enter => match self.let_in(claim).await {
                 Some(Waited::Granted(grant)) => {
                     self.tell_next(claim);
                     Ok(Asked::Granted(grant))
@@ -347,7 +347,7 @@ impl Inner {
             && let Some(entry) = self.table().claims.get_mut(&claim.id)
         {
             let base = to.lease().base();
-            (entry.on, entry.written) = (Some(to), answer.revision());
+            (entry.on, entry.written) = (Some(to), answer.header.revision);
             self.beat_by(base + entry.pace());
         }
         Ok(seen(&self.schema, place, claim.mode, &key, &answer.reads()))
@@ -368,9 +368,9 @@ impl Inner {
         }
     }
 
-    /// A claim is in: its window, as its lease has it. `None` if that is over, or its key gone, and then it is as if it had never
+    /// A claim is in: its token, which is the create revision of its key, and its window, as its lease has it. `None` if that is over, or its key gone, and then it is as if it had never
     /// been asked for.
-    pub(crate) fn granted(&self, claim: &Claim, token: i64) -> Option<Grant> {
+    pub(crate) fn granted(&self, claim: &Claim) -> Option<Grant> {
         let mut table = self.table();
         let entry = table.claims.get_mut(&claim.id).filter(|entry| !entry.gone)?;
         let lease = entry.on.as_ref().map(|on| Arc::clone(on.lease()))?;
@@ -382,10 +382,10 @@ impl Inner {
         }
         entry.stage = Stage::Held { since: now };
         entry.expires = lease.base() + trusted + claim.lock_delay;
-        let expires = entry.expires;
+        let (expires, token) = (entry.expires, Token::new(entry.revision as u64));
         drop(table);
         self.beat_by(expires);
-        Some(Grant { token: Token::new(token as u64), until })
+        Some(Grant { token, until })
     }
 }
 

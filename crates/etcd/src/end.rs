@@ -9,6 +9,7 @@
 //! millisecond, and the lease does where the client is gone.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tenure_core::{Claim, ClaimId, Instant, Result};
@@ -202,8 +203,11 @@ impl Inner {
         Ok(())
     }
 
-    /// Revokes the leases that nobody is on.
+    /// Revokes the leases that nobody is on, and removes what a probe has put.
     pub(crate) async fn close(&self) -> Result<()> {
+        if self.probes.load(Ordering::Relaxed) > 0 {
+            self.stop_probing().await?;
+        }
         for lease in self.leases.unused() {
             self.revoke(lease.id).await.map_err(|failure| failure.error)?;
         }

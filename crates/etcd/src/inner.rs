@@ -43,7 +43,6 @@ pub(crate) struct Inner {
     /// When the heart beats next, in nanoseconds.
     beats_at: AtomicU64,
     pub(crate) probes: AtomicU64,
-    pub(crate) probing: AtomicBool,
     /// What is probed with.
     pub(crate) number: u64,
 }
@@ -67,7 +66,6 @@ impl Inner {
             bell: Notify::new(),
             beats_at: AtomicU64::new(u64::MAX),
             probes: AtomicU64::new(0),
-            probing: AtomicBool::new(false),
             number: fresh_id() as u64,
             settings,
         }))
@@ -224,7 +222,7 @@ impl Inner {
     ) -> std::result::Result<Option<RangeResponse>, Failure> {
         let Some((sent, term)) = self.send_keepalive(lease, link).await? else { return Ok(None) };
         let confirmed = link.range("keeping a lease alive", RangeRequest::one(key)).await?.value;
-        if confirmed.term() != term {
+        if confirmed.header.raft_term != term {
             let what = "the leader changed while a lease was kept alive";
             let error = Error::new(ErrorKind::Unavailable, what).with_store(self.settings.describe());
             return Err(Failure { next: Next::Later, in_doubt: false, spoken: true, error });
@@ -345,7 +343,7 @@ impl Inner {
         if let Ok(answer) = self.asks.range("looking at a claim", RangeRequest::one(&key)).await {
             match answer.value.kvs.first() {
                 Some(kv) => self.own_value(id, kv),
-                None => self.key_is_gone(id, |entry| was_there(entry, &key, answer.value.revision())),
+                None => self.key_is_gone(id, |entry| was_there(entry, &key, answer.value.header.revision)),
             }
         }
     }

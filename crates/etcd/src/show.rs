@@ -26,7 +26,7 @@ impl Inner {
     async fn line_of(&self, name: &LockName) -> Result<(Vec<Ticket>, i64)> {
         let request = RangeRequest::of(&self.schema.name(name)).oldest(0);
         let answer = self.asks.range("looking at a name", request).await?.value;
-        let revision = answer.revision();
+        let revision = answer.header.revision;
         let mut tickets = line(&self.schema, answer.kvs);
         tickets.retain(|ticket| ticket.parsed.name == *name);
         Ok((tickets, revision))
