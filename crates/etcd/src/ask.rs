@@ -12,7 +12,7 @@ use tenure_core::{Claim, Error, ErrorKind, Grant, Instant, Mode, Result, Token, 
 use crate::codec::Value;
 use crate::config::Layout;
 use crate::ear::Told;
-use crate::error::{Failure, Next};
+use crate::error::{Attempt, Next};
 use crate::inner::Inner;
 use crate::leases::{OnLease, waiting_seconds};
 use crate::line::{Front, Seen, first_read, first_seen, reads, seen};
@@ -313,7 +313,7 @@ impl Inner {
 
     /// Looks how a claim stands that is in line. The first look also moves it to the short lease of
     /// those who wait.
-    pub(crate) async fn look(&self, claim: &Claim, place: &Place) -> std::result::Result<Seen, Failure> {
+    pub(crate) async fn look(&self, claim: &Claim, place: &Place) -> Attempt<Seen> {
         let seconds = waiting_seconds(claim);
         let (key, revision, written, on) = {
             let table = self.table();

@@ -3,35 +3,58 @@
 //! Cells: a key each, whose version is the revision of its last writing. Revisions never go back, so versions do not either, also
 //! when a cell is removed and made anew.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use tenure_core::{Error, ErrorKind, LockName, Result, Versioned};
 
 use crate::inner::Inner;
 use crate::proto::*;
 
+/// A raw write that nobody followed with another is removed after so long.
+const PROBED: Duration = Duration::from_secs(1);
+
 impl Inner {
     /// A put and a delete in turns.
-    pub(crate) async fn probe(&self) -> Result<()> {
-        if !self.probes.fetch_add(1, Ordering::Relaxed).is_multiple_of(2) {
-            return self.stop_probing().await;
+    pub(crate) async fn probe(self: &Arc<Self>) -> Result<()> {
+        let key = self.schema.probe(self.number);
+        let count = self.probes.fetch_add(1, Ordering::Relaxed);
+        if count.is_multiple_of(2) {
+            if !self.probing.swap(true, Ordering::Relaxed) {
+                let inner = Arc::clone(self);
+                self.spawn(async move { inner.stop_probing().await });
+            }
+            let request = PutRequest { key, value: b"probe".to_vec(), ..Default::default() };
+            let asked = self.asks.call("a raw write", |wire| {
+                let request = request.clone();
+                async move { wire.put(request).await }
+            });
+            return Ok(asked.await.map(drop)?);
         }
-        let request = PutRequest { key: self.schema.probe(self.number), value: b"probe".to_vec(), ..Default::default() };
-        let asked = self.asks.call("a raw write", |wire| {
-            let request = request.clone();
-            async move { wire.put(request).await }
-        });
-        Ok(asked.await.map(drop)?)
+        self.remove(key).await
     }
 
-    /// Removes what a probe has put.
-    pub(crate) async fn stop_probing(&self) -> Result<()> {
-        let request = DeleteRangeRequest { key: self.schema.probe(self.number), range_end: Vec::new() };
+    async fn remove(&self, key: Vec<u8>) -> Result<()> {
+        let request = DeleteRangeRequest { key, range_end: Vec::new() };
         let asked = self.asks.call("a raw delete", |wire| {
             let request = request.clone();
             async move { wire.delete(request).await }
         });
         Ok(asked.await.map(drop)?)
+    }
+
+    /// Removes what is left when nobody probes any more.
+    async fn stop_probing(&self) {
+        loop {
+            let before = self.probes.load(Ordering::Relaxed);
+            tokio::time::sleep(PROBED).await;
+            if self.probes.load(Ordering::Relaxed) == before {
+                break;
+            }
+        }
+        self.probing.store(false, Ordering::Relaxed);
+        let _ = self.remove(self.schema.probe(self.number)).await;
     }
 
     pub(crate) async fn cell_get(&self, name: &LockName) -> Result<Versioned> {

@@ -9,14 +9,13 @@
 //! millisecond, and the lease does where the client is gone.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tenure_core::{Claim, ClaimId, Instant, Result};
 
 use crate::codec::Value;
 use crate::config::Layout;
-use crate::error::{Failure, Next};
+use crate::error::{Attempt, Next};
 use crate::inner::Inner;
 use crate::leases::{OnLease, whole_seconds};
 use crate::link::Answer;
@@ -96,7 +95,7 @@ impl Inner {
     }
 
     /// Whether it deleted the claim's key, and whether it may have, unheard.
-    async fn end_now(self: &Arc<Self>, claim: &Claim, ending: &Ending) -> std::result::Result<(bool, bool), Failure> {
+    async fn end_now(self: &Arc<Self>, claim: &Claim, ending: &Ending) -> Attempt<(bool, bool)> {
         let lease = ending.on.as_ref().map(|on| on.lease().id).filter(|_| self.schema.layout == Layout::Concurrency);
         let mut ended = (false, true);
         if ending.revision > 0 || lease.is_none() {
@@ -125,7 +124,7 @@ impl Inner {
         mut doubt: Option<&OnLease>,
         change: RequestOp,
         to: Option<i64>,
-    ) -> std::result::Result<(bool, bool), Failure> {
+    ) -> Attempt<(bool, bool)> {
         let key = &ending.key;
         // Where the ask was not answered, there may be nothing.
         let lease = ending.on.as_ref().filter(|_| ending.revision > 0).map_or(0, |on| on.lease().id);
@@ -149,12 +148,7 @@ impl Inner {
     }
 
     /// Does this, and where a copy of the claim's ask may be on its way, marks the claim as ended in the same step.
-    async fn do_and_mark(
-        &self,
-        claim: &Claim,
-        doubt: Option<&OnLease>,
-        txn: TxnRequest,
-    ) -> std::result::Result<Answer<TxnResponse>, Failure> {
+    async fn do_and_mark(&self, claim: &Claim, doubt: Option<&OnLease>, txn: TxnRequest) -> Attempt<Answer<TxnResponse>> {
         if let Some(on) = doubt {
             let mark = put(&self.schema.ended(claim.id), b"ended".to_vec(), on.lease().id);
             let mut marking = txn.clone();
@@ -193,7 +187,7 @@ impl Inner {
     }
 
     /// Ends a lease and everything on it.
-    pub(crate) async fn revoke(&self, id: i64) -> std::result::Result<(), Failure> {
+    pub(crate) async fn revoke(&self, id: i64) -> Attempt<()> {
         match self.asks.call("ending a lease", |wire| async move { wire.lease_revoke(id).await }).await {
             Ok(_) => {}
             Err(failure) if failure.next == Next::NoLease => {} // it has ended
@@ -203,11 +197,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Revokes the leases that nobody is on, and removes what a probe has put.
+    /// Revokes the leases that nobody is on.
     pub(crate) async fn close(&self) -> Result<()> {
-        if self.probes.load(Ordering::Relaxed) > 0 {
-            self.stop_probing().await?;
-        }
         for lease in self.leases.unused() {
             self.revoke(lease.id).await.map_err(|failure| failure.error)?;
         }

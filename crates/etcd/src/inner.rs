@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 use crate::codec::Value;
 use crate::config::{Layout, Settings};
 use crate::ear::{Ear, Own, Told};
-use crate::error::{Failure, Next};
+use crate::error::{Attempt, Failure, Next};
 use crate::leases::{Lease, Leases, OnLease, fresh_id, seconds};
 use crate::link::{Link, Login, Member};
 use crate::proto::{KeyValue, LeaseGrantRequest, RangeRequest, RangeResponse};
@@ -43,6 +43,7 @@ pub(crate) struct Inner {
     /// When the heart beats next, in nanoseconds.
     beats_at: AtomicU64,
     pub(crate) probes: AtomicU64,
+    pub(crate) probing: AtomicBool,
     /// What is probed with.
     pub(crate) number: u64,
 }
@@ -66,6 +67,7 @@ impl Inner {
             bell: Notify::new(),
             beats_at: AtomicU64::new(u64::MAX),
             probes: AtomicU64::new(0),
+            probing: AtomicBool::new(false),
             number: fresh_id() as u64,
             settings,
         }))
@@ -111,7 +113,7 @@ impl Inner {
     // Leases.
 
     /// The lease for a claim, and whether it should be kept alive along with the ask: its window would be short otherwise.
-    pub(crate) async fn lease(&self, claim: &Claim) -> std::result::Result<(OnLease, bool), Failure> {
+    pub(crate) async fn lease(&self, claim: &Claim) -> Attempt<(OnLease, bool)> {
         // Where its key is named by its lease, another lease would leave that key in line, and the claim behind itself. And where an ask
         // of it may still arrive, the mark that its end leaves must be on the lease of that one and of every other.
         let asked_on = self.table().claims.get(&claim.id).and_then(|entry| match self.schema.layout {
@@ -127,7 +129,7 @@ impl Inner {
     }
 
     /// The lease of so many seconds.
-    async fn lease_of(&self, seconds: u64, link: &Link) -> std::result::Result<OnLease, Failure> {
+    async fn lease_of(&self, seconds: u64, link: &Link) -> Attempt<OnLease> {
         if self.schema.layout == Layout::Concurrency {
             return self.make_lease(self.settings.answer_limit, seconds, link).await; // its key is named by it: it is the claim's alone
         }
@@ -146,7 +148,7 @@ impl Inner {
     }
 
     /// The same, which is not about to end: what is moved to it must not go with it.
-    pub(crate) async fn lasting_lease(&self, seconds: u64, link: &Link) -> std::result::Result<OnLease, Failure> {
+    pub(crate) async fn lasting_lease(&self, seconds: u64, link: &Link) -> Attempt<OnLease> {
         let on = self.lease_of(seconds, link).await?;
         let lease = on.lease();
         if Instant::now() < lease.base() + lease.lasts() / 2 || self.keep_alive(lease, link).await? {
@@ -156,7 +158,7 @@ impl Inner {
     }
 
     /// Makes a lease for claims. Dropped, or without an answer, it may be there all the same: closing the client revokes it.
-    async fn make_lease(&self, limit: Duration, seconds: u64, link: &Link) -> std::result::Result<OnLease, Failure> {
+    async fn make_lease(&self, limit: Duration, seconds: u64, link: &Link) -> Attempt<OnLease> {
         let now = Instant::now();
         let on = self.leases.expect(Lease::new(fresh_id(), seconds, now), now);
         let id = on.lease().id;
@@ -173,20 +175,14 @@ impl Inner {
     }
 
     /// Makes a lease that keeps a name closed: it ends by itself, also where the client was closed before that.
-    pub(crate) async fn grant(&self, seconds: u64, link: &Link) -> std::result::Result<Lease, Failure> {
+    pub(crate) async fn grant(&self, seconds: u64, link: &Link) -> Attempt<Lease> {
         let id = fresh_id();
         let sent = self.grant_within(self.settings.answer_limit, id, seconds, link).await?;
         Ok(Lease::new(id, seconds, sent))
     }
 
     /// Makes the lease of this id; when it lasts from.
-    pub(crate) async fn grant_within(
-        &self,
-        limit: Duration,
-        id: i64,
-        seconds: u64,
-        link: &Link,
-    ) -> std::result::Result<Instant, Failure> {
+    pub(crate) async fn grant_within(&self, limit: Duration, id: i64, seconds: u64, link: &Link) -> Attempt<Instant> {
         let request = LeaseGrantRequest { ttl: seconds as i64, id };
         let sent = Instant::now();
         let asked = link.call_within(limit, "making a lease", |wire| async move { wire.lease_grant(request).await }).await;
@@ -208,7 +204,7 @@ impl Inner {
     /// A keepalive is answered by whoever believes that it leads, without asking the others: one that was stopped, and goes on after
     /// others elected another, says yes to anybody for a moment. So a read follows, which the others must confirm: if it was
     /// answered in the same term, the keepalive was the leader's.
-    pub(crate) async fn keep_alive(&self, lease: &Lease, link: &Link) -> std::result::Result<bool, Failure> {
+    pub(crate) async fn keep_alive(&self, lease: &Lease, link: &Link) -> Attempt<bool> {
         Ok(self.keep_alive_and_read(lease, link, &self.schema.nothing()).await?.is_some())
     }
 
@@ -219,7 +215,7 @@ impl Inner {
         lease: &Lease,
         link: &Link,
         key: &[u8],
-    ) -> std::result::Result<Option<RangeResponse>, Failure> {
+    ) -> Attempt<Option<RangeResponse>> {
         let Some((sent, term)) = self.send_keepalive(lease, link).await? else { return Ok(None) };
         let confirmed = link.range("keeping a lease alive", RangeRequest::one(key)).await?.value;
         if confirmed.header.raft_term != term {
@@ -232,11 +228,7 @@ impl Inner {
     }
 
     /// Sends a keepalive: when that was, and the term in which it was answered, which nobody has confirmed yet. `None`: the lease is gone.
-    pub(crate) async fn send_keepalive(
-        &self,
-        lease: &Lease,
-        link: &Link,
-    ) -> std::result::Result<Option<(Instant, u64)>, Failure> {
+    pub(crate) async fn send_keepalive(&self, lease: &Lease, link: &Link) -> Attempt<Option<(Instant, u64)>> {
         let id = lease.id;
         let answer = link.call("keeping a lease alive", |wire| async move { wire.keep_alive(id).await }).await;
         let answer = match answer {

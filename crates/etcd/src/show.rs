@@ -10,6 +10,7 @@ use std::time::Duration;
 use tenure_core::{Ask, Clock, Fingerprint, Holder, LockName, Result, Sequencer, Standing, Token, View, Waiter};
 
 use crate::codec::Value;
+use crate::config::Layout;
 use crate::ear::Told;
 use crate::error::Next;
 use crate::inner::Inner;
@@ -61,17 +62,23 @@ impl Inner {
     /// Names in use, in order.
     pub(crate) async fn list(&self, prefix: &str, after: Option<&LockName>, limit: usize) -> Result<Vec<View>> {
         let Range { mut from, to } = self.schema.names(prefix);
-        if let Some(after) = after {
+        // The keys of etcd's recipe are not in the order of their names: there all are read.
+        let are_in_order = self.schema.layout == Layout::Tenure;
+        if let Some(after) = after.filter(|_| are_in_order) {
             from = from.max(self.schema.name(after).to);
         }
         let mut names: BTreeMap<LockName, Vec<KeyValue>> = BTreeMap::new();
         // One more than wanted: the last may not be whole yet.
-        while names.len() <= limit && limit > 0 && (from < to || to == [0]) {
+        while (names.len() <= limit || !are_in_order) && limit > 0 && (from < to || to == [0]) {
             let request = RangeRequest { key: from, range_end: to.clone(), limit: PAGE, ..Default::default() };
             let answer = self.asks.range("listing names", request).await?.value;
             let last = answer.kvs.last().map(|kv| kv.key.clone());
             for kv in answer.kvs {
-                if let Some(parsed) = self.schema.parse(&kv.key).filter(|_| kv.lease != 0) {
+                let parsed = self
+                    .schema
+                    .parse(&kv.key)
+                    .filter(|parsed| kv.lease != 0 && after.is_none_or(|after| parsed.name > *after));
+                if let Some(parsed) = parsed {
                     names.entry(parsed.name).or_default().push(kv);
                 }
             }
