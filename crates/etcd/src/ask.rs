@@ -12,11 +12,11 @@ use tenure_core::{Claim, Error, ErrorKind, Grant, Instant, Mode, Result, Token, 
 use crate::codec::Value;
 use crate::config::Layout;
 use crate::ear::Told;
-use crate::error::{Failure, Next};
+use crate::error::{Attempt, Next};
 use crate::inner::Inner;
 use crate::leases::{OnLease, waiting_seconds};
 use crate::line::{Front, Seen, first_read, first_seen, reads, seen};
-use crate::link::{Answer, Link};
+use crate::link::Answer;
 use crate::proto::*;
 use crate::schema::{Place, shown};
 use crate::table::{Entry, Stage};
@@ -86,7 +86,7 @@ impl Inner {
             let Some(answer) = self.send(claim, &on, stale, txn).await? else { continue };
             if !answer.succeeded {
                 let why = TxnRequest { success: self.reasons(claim, &key, &place), ..Default::default() };
-                let reads: Vec<_> = self.txn("asking for a lock", why).await?.value.ranges().collect();
+                let reads: Vec<_> = self.asks.txn("asking for a lock", why).await?.value.ranges().collect();
                 match self.refused(claim, &key, &on, &reads)? {
                     // What stood in its way has gone meanwhile.
                     Some(false) => continue,
@@ -101,7 +101,7 @@ impl Inner {
             let Some(line) = answer.reads.first() else { return Err(unsettled(claim)) };
             match first_seen(&self.schema, &place, claim.mode, &key, line) {
                 Seen::Enter => {
-                    if let Some(grant) = self.granted(claim, answer.revision) {
+                    if let Some(grant) = self.granted(claim) {
                         return Ok(Asked::Granted(grant));
                     }
                 }
@@ -135,7 +135,7 @@ impl Inner {
             let Some(answer) = self.send(claim, &on, stale, txn).await? else { continue };
             if answer.succeeded {
                 self.joined(claim, answer.revision);
-                match self.granted(claim, answer.revision) {
+                match self.granted(claim) {
                     Some(grant) => return Ok(Asked::Granted(grant)),
                     None => continue,
                 }
@@ -208,11 +208,11 @@ impl Inner {
                 Err(_) => None, // then the window is what the lease has left
             };
         }
-        match self.txn("asking for a lock", txn).await {
+        match self.asks.txn("asking for a lock", txn).await {
             Ok(Answer { value, clean, .. }) => {
                 if let Some((sent, term)) = kept
                     && value.succeeded
-                    && value.term() == term
+                    && value.header.raft_term == term
                 {
                     on.lease().kept_since(sent);
                 }
@@ -222,7 +222,7 @@ impl Inner {
                         entry.copied = Some(on.clone());
                     }
                 }
-                let (revision, succeeded) = (value.revision(), value.succeeded);
+                let (revision, succeeded) = (value.header.revision, value.succeeded);
                 Ok(Some(Answered { revision, succeeded, reads: value.ranges().collect() }))
             }
             Err(failure) if failure.next == Next::NoLease => {
@@ -231,24 +231,6 @@ impl Inner {
             }
             Err(failure) => Err(failure.error),
         }
-    }
-
-    pub(crate) async fn txn(&self, doing: &str, txn: TxnRequest) -> std::result::Result<Answer<TxnResponse>, Failure> {
-        self.txn_over(&self.asks, doing, txn).await
-    }
-
-    /// The same, on another way.
-    pub(crate) async fn txn_over(
-        &self,
-        link: &Link,
-        doing: &str,
-        txn: TxnRequest,
-    ) -> std::result::Result<Answer<TxnResponse>, Failure> {
-        link.call(doing, |wire| {
-            let txn = txn.clone();
-            async move { wire.txn(txn).await }
-        })
-        .await
     }
 
     /// Why a transaction put nothing: `Some(true)`, the claim is there from before; `None`, it is there on an
@@ -309,7 +291,7 @@ impl Inner {
         let Some(kv) = reads.first().and_then(|own| own.kvs.first()) else { return Ok(()) };
         let compare = vec![created_at(key, kv.create_revision)];
         let txn = TxnRequest { compare, success: vec![delete(key)], failure: Vec::new() };
-        Ok(self.txn("asking for a lock", txn).await.map(drop)?)
+        Ok(self.asks.txn("asking for a lock", txn).await.map(drop)?)
     }
 
     /// A claim that is in line already: how it stands.
@@ -317,7 +299,7 @@ impl Inner {
         let revision = self.table().claims.get(&claim.id).map_or(0, |entry| entry.revision);
         self.joined(claim, revision);
         match self.look(claim, place).await? {
-            Seen::Enter => match self.let_in(claim, revision).await {
+            Seen::Enter => match self.let_in(claim).await {
                 Some(Waited::Granted(grant)) => {
                     self.tell_next(claim);
                     Ok(Asked::Granted(grant))
@@ -331,7 +313,7 @@ impl Inner {
 
     /// Looks how a claim stands that is in line. The first look also moves it to the short lease of
     /// those who wait.
-    pub(crate) async fn look(&self, claim: &Claim, place: &Place) -> std::result::Result<Seen, Failure> {
+    pub(crate) async fn look(&self, claim: &Claim, place: &Place) -> Attempt<Seen> {
         let seconds = waiting_seconds(claim);
         let (key, revision, written, on) = {
             let table = self.table();
@@ -348,7 +330,7 @@ impl Inner {
         }
         success.extend(reads(place, claim.kind, claim.mode, revision).into_iter().map(read));
         let txn = TxnRequest { compare, success, failure: Vec::new() };
-        let answer = match self.txn("looking at the line", txn).await {
+        let answer = match self.asks.txn("looking at the line", txn).await {
             Ok(answer) => answer.value,
             Err(failure) if failure.next == Next::NoLease => {
                 if let Some(to) = &to {
@@ -365,7 +347,7 @@ impl Inner {
             && let Some(entry) = self.table().claims.get_mut(&claim.id)
         {
             let base = to.lease().base();
-            (entry.on, entry.written) = (Some(to), answer.revision());
+            (entry.on, entry.written) = (Some(to), answer.header.revision);
             self.beat_by(base + entry.pace());
         }
         Ok(seen(&self.schema, place, claim.mode, &key, &answer.reads()))
@@ -386,9 +368,9 @@ impl Inner {
         }
     }
 
-    /// A claim is in: its window, as its lease has it. `None` if that is over, or its key gone, and then it is as if it had never
+    /// A claim is in: its token, which is the create revision of its key, and its window, as its lease has it. `None` if that is over, or its key gone, and then it is as if it had never
     /// been asked for.
-    pub(crate) fn granted(&self, claim: &Claim, token: i64) -> Option<Grant> {
+    pub(crate) fn granted(&self, claim: &Claim) -> Option<Grant> {
         let mut table = self.table();
         let entry = table.claims.get_mut(&claim.id).filter(|entry| !entry.gone)?;
         let lease = entry.on.as_ref().map(|on| Arc::clone(on.lease()))?;
@@ -400,10 +382,10 @@ impl Inner {
         }
         entry.stage = Stage::Held { since: now };
         entry.expires = lease.base() + trusted + claim.lock_delay;
-        let expires = entry.expires;
+        let (expires, token) = (entry.expires, Token::new(entry.revision as u64));
         drop(table);
         self.beat_by(expires);
-        Some(Grant { token: Token::new(token as u64), until })
+        Some(Grant { token, until })
     }
 }
 

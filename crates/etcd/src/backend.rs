@@ -27,7 +27,7 @@ pub const ABILITIES: Abilities = Abilities {
 };
 
 /// What it does with `layout=concurrency`: a mutex, as `etcdctl lock` has it.
-pub const CONCURRENCY_ABILITIES: Abilities = Abilities { kinds: &[Kind::Mutex], ..ABILITIES };
+pub const CONCURRENCY_ABILITIES: Abilities = Abilities { kinds: &[Kind::Mutex], downgrade: false, ..ABILITIES };
 
 /// What a cluster with etcd's defaults grants at least: a lease outlives an election.
 const SHORTEST_TTL: Duration = Duration::from_secs(2);

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tenure_core::{Error, ErrorKind, LockName, Result, Versioned};
 
-use crate::inner::{Inner, wire_range};
+use crate::inner::Inner;
 use crate::proto::*;
 
 /// A raw write that nobody followed with another is removed after so long.
@@ -59,7 +59,7 @@ impl Inner {
 
     pub(crate) async fn cell_get(&self, name: &LockName) -> Result<Versioned> {
         let request = RangeRequest::one(&self.schema.cell(name));
-        let answer = self.asks.call("reading a cell", |wire| wire_range(wire, request.clone())).await?.value;
+        let answer = self.asks.range("reading a cell", request).await?.value;
         Ok(match answer.kvs.into_iter().next() {
             Some(kv) => (Some(kv.value), kv.mod_revision as u64),
             None => (None, 0),
@@ -75,9 +75,9 @@ impl Inner {
             None if expected == 0 => Vec::new(), // nothing is there to be removed
             None => vec![delete(&key)],
         };
-        let answer = self.txn("writing a cell", TxnRequest { compare, success, failure: Vec::new() }).await?;
+        let answer = self.asks.txn("writing a cell", TxnRequest { compare, success, failure: Vec::new() }).await?;
         match (answer.value.succeeded, answer.clean) {
-            (true, _) => Ok(Some(answer.value.revision() as u64)),
+            (true, _) => Ok(Some(answer.value.header.revision as u64)),
             (false, true) => Ok(None),
             (false, false) => Err(Error::new(ErrorKind::Unavailable, "a cell was written, by us or by somebody else")
                 .with_name(name)

@@ -11,7 +11,7 @@
 use tenure_core::{Claim, Result};
 
 use crate::codec::Value;
-use crate::inner::{Inner, wire_range};
+use crate::inner::Inner;
 use crate::proto::{RangeRequest, TxnRequest, rewrite, unchanged};
 use crate::table::Stage;
 
@@ -29,7 +29,7 @@ impl Inner {
         let Some((key, revision)) = held else { return Ok(false) };
         loop {
             let request = RangeRequest::one(&key);
-            let answer = self.asks.call("looking at a hold", |wire| wire_range(wire, request.clone())).await?.value;
+            let answer = self.asks.range("looking at a hold", request).await?.value;
             let Some(kv) = answer.kvs.into_iter().find(|kv| kv.create_revision == revision) else { return Ok(false) };
             let value = Value::decode(&kv.value);
             if value.closing || value.shared {
@@ -38,7 +38,7 @@ impl Inner {
             let success = vec![rewrite(&key, Value { shared: true, ..value }.encode())];
             let compare = vec![unchanged(&key, kv.mod_revision)];
             let txn = TxnRequest { compare, success, failure: Vec::new() };
-            if self.txn("downgrading an rw lock", txn).await?.value.succeeded {
+            if self.asks.txn("downgrading an rw lock", txn).await?.value.succeeded {
                 return Ok(true);
             }
         }

@@ -87,6 +87,13 @@ struct Watched {
     subscribers: Vec<(u64, UnboundedSender<Told>)>,
 }
 
+impl Watched {
+    fn new(to: &[u8], from: i64) -> Self {
+        let (to, subscribers) = (to.to_vec(), Vec::new());
+        Watched { to, id: 0, live: false, refused: false, wanted: false, from, own: None, gap: false, subscribers }
+    }
+}
+
 /// What a stream told about a claim's own key.
 pub(crate) enum Own {
     Told(ClaimId, Told),
@@ -189,9 +196,7 @@ impl Ear {
         let mut is_new = false;
         let watched = state.watched.entry(key.to_vec()).or_insert_with(|| {
             is_new = true;
-            let from = ours.map_or(0, |revision| revision + 1);
-            let (to, subscribers) = (to.to_vec(), Vec::new());
-            Watched { to, id: 0, live: false, refused: false, wanted: false, from, own: None, gap: false, subscribers }
+            Watched::new(to, ours.map_or(0, |revision| revision + 1))
         });
         if watched.live {
             let _ = sender.send(Told::Live);
@@ -216,17 +221,7 @@ impl Ear {
     pub(crate) fn own(&self, key: &[u8], id: ClaimId, revision: i64) {
         let mut state = self.state();
         let from = revision + 1;
-        let watched = state.watched.entry(key.to_vec()).or_insert_with(|| Watched {
-            to: Vec::new(),
-            id: 0,
-            live: false,
-            refused: false,
-            wanted: false,
-            from,
-            own: None,
-            gap: false,
-            subscribers: Vec::new(),
-        });
+        let watched = state.watched.entry(key.to_vec()).or_insert_with(|| Watched::new(&[], from));
         watched.own = Some(id);
         if watched.wanted {
             return;
@@ -277,18 +272,14 @@ impl Ear {
 
     /// There is a new stream that says what is sent here: everything is watched anew on it.
     pub(crate) fn opened(&self) -> UnboundedReceiver<WatchRequest> {
+        self.closed();
         let (out, requests) = unbounded_channel();
         let mut state = self.state();
         state.out = Some(out);
-        state.ids.clear();
-        state.unanswered.clear();
         let keys: Vec<_> = state.watched.keys().cloned().collect();
         for key in keys {
-            if let Some(watched) = state.watched.get_mut(&key) {
-                (watched.id, watched.live) = (0, false);
-                if watched.own.is_none() {
-                    watched.from = 0; // whoever waits looks when it is live
-                }
+            if let Some(watched) = state.watched.get_mut(&key).filter(|watched| watched.own.is_none()) {
+                watched.from = 0; // whoever waits looks when it is live
             }
             state.create(&key);
         }

@@ -1,22 +1,21 @@
 //! Ending a claim: whatever its id left behind, by its own key and the revision at which it was made.
 //!
-//! Who can interleave: the next claim of this client on the name has the same key. An end compares its create revision, or nothing at
-//! the first try of the usual one; where that was not answered it takes the key out of use (see
-//! [`Entry::loose`](crate::table::Entry::loose)). A copy of the claim's ask may arrive after its end, after
+//! Who can interleave: the next claim of this client on the name has the same key, and so has a machine that was restored from the
+//! same snapshot: an end compares the create revision. Whoever breaks a hold with a lock delay leaves its key, on another lease: an end
+//! compares the lease. So a copy of it that arrives late ends nothing else. A copy of the claim's ask may arrive after its end, after
 //! minutes too, where a member stood still: where one may be on its way the end leaves a mark in the same transaction, on the lease on
 //! which that copy would put its key. So the mark is there for as long as anything can come of the copy, and needs nobody to remove it. A
 //! minimum hold leaves the key where it is, on a lease of its own that ends when the name opens; this client opens it to the
 //! millisecond, and the lease does where the client is gone.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tenure_core::{Claim, ClaimId, Instant, Result};
 
 use crate::codec::Value;
 use crate::config::Layout;
-use crate::error::{Failure, Next};
+use crate::error::{Attempt, Next};
 use crate::inner::Inner;
 use crate::leases::{OnLease, whole_seconds};
 use crate::link::Answer;
@@ -46,9 +45,9 @@ impl Inner {
             return self.close_name(claim, &ending).await;
         }
         match self.end_now(claim, &ending).await {
-            Ok(was_there) => {
-                self.forget(claim.id);
-                Ok(was_there)
+            Ok((is_deleted, may_have_been)) => {
+                self.forget(claim.id, is_deleted);
+                Ok(may_have_been)
             }
             Err(failure) => {
                 if let Some(entry) = self.table().claims.get_mut(&claim.id) {
@@ -83,7 +82,7 @@ impl Inner {
         let has_lease = self.schema.layout == Layout::Concurrency && entry.on.is_some(); // which is its own, and goes with it
         if entry.key.is_empty() || (entry.revision == 0 && entry.doubt().is_none() && !has_lease) {
             drop(table);
-            self.forget(id); // nothing was ever sent, or nothing came of it
+            self.forget(id, false); // nothing was ever sent, or nothing came of it
             return None;
         }
         Some(Ending {
@@ -95,86 +94,74 @@ impl Inner {
         })
     }
 
-    async fn end_now(&self, claim: &Claim, ending: &Ending) -> std::result::Result<bool, Failure> {
-        if self.schema.layout == Layout::Concurrency
-            && let Some(on) = &ending.on
-        {
-            return self.revoke(on.lease().id).await.map(|()| true); // the key goes with it, and no copy of the ask can bring it back
+    /// Whether it deleted the claim's key, and whether it may have, unheard.
+    async fn end_now(self: &Arc<Self>, claim: &Claim, ending: &Ending) -> Attempt<(bool, bool)> {
+        let lease = ending.on.as_ref().map(|on| on.lease().id).filter(|_| self.schema.layout == Layout::Concurrency);
+        let mut ended = (false, true);
+        if ending.revision > 0 || lease.is_none() {
+            let doubt = ending.doubt.as_ref().filter(|_| lease.is_none());
+            let (is_done, is_clean) = self.change_own(claim, ending, doubt, delete(&ending.key), None).await?;
+            ended = (is_done, is_done || !is_clean || ending.revision == 0);
         }
-        if ending.revision > 0 && ending.doubt.is_none() {
-            return self.delete_at_once(claim.id, &ending.key, ending.revision).await;
+        // No copy of the ask can bring a key back whose lease is gone.
+        match lease {
+            Some(lease) if ending.revision == 0 || ending.doubt.is_some() => self.revoke(lease).await?,
+            Some(lease) => {
+                let inner = Arc::clone(self);
+                self.spawn(async move { drop(inner.revoke(lease).await) });
+            }
+            None => {}
         }
-        let (mut revision, mut doubt) = (ending.revision, ending.doubt.as_ref());
-        if revision == 0 {
-            // Its ask was not answered. What is under its key is its own, or that of a twin (see `ask`).
-            let look = TxnRequest { success: vec![read(RangeRequest::one(&ending.key))], ..Default::default() };
-            let found = self.do_and_mark(claim, doubt.take(), look).await?.value.reads().into_iter().flatten().next();
-            let is_own = |kv: &KeyValue| {
-                let value = Value::decode(&kv.value);
-                value.id == shown(claim.id) && !value.closing
-            };
-            match found.filter(is_own) {
-                Some(kv) => revision = kv.create_revision,
-                None => return Ok(true),
+        Ok(ended)
+    }
+
+    /// Changes a claim's key, unless somebody has broken the claim; `to` is the lease that the change puts it on. Whether it was
+    /// done, and if not, whether that is sure.
+    async fn change_own(
+        &self,
+        claim: &Claim,
+        ending: &Ending,
+        mut doubt: Option<&OnLease>,
+        change: RequestOp,
+        to: Option<i64>,
+    ) -> Attempt<(bool, bool)> {
+        let key = &ending.key;
+        // Where the ask was not answered, there may be nothing.
+        let lease = ending.on.as_ref().filter(|_| ending.revision > 0).map_or(0, |on| on.lease().id);
+        let (mut at, mut is_clean) = ((ending.revision, lease), true);
+        loop {
+            let compare = vec![created_at(key, at.0), is_on(key, at.1)];
+            let txn = TxnRequest { compare, success: vec![change.clone()], failure: Vec::new() };
+            let answer = self.do_and_mark(claim, doubt.take(), txn).await?;
+            is_clean &= answer.clean;
+            if answer.value.succeeded {
+                return Ok((true, is_clean));
+            }
+            let found = self.asks.range("releasing a lock", RangeRequest::one(key)).await?.value.kvs.into_iter().next();
+            match found.filter(|kv| ending.revision == 0 || kv.create_revision == ending.revision) {
+                Some(kv) if to == Some(kv.lease) => return Ok((true, is_clean)),
+                // Its ask was not answered, or a renewal that moved it. What is under its key may also be that of a twin (see `ask`).
+                Some(kv) if is_of(&kv, claim) => at = (kv.create_revision, kv.lease),
+                _ => return Ok((false, is_clean)),
             }
         }
-        let success = vec![delete(&ending.key)];
-        // Its key is used again by the next claim of this client: it must be this one's.
-        let txn = TxnRequest { compare: vec![created_at(&ending.key, revision)], success, failure: Vec::new() };
-        let answer = self.do_and_mark(claim, doubt, txn).await?;
-        Ok(answer.value.succeeded || !answer.clean)
     }
 
     /// Does this, and where a copy of the claim's ask may be on its way, marks the claim as ended in the same step.
-    async fn do_and_mark(
-        &self,
-        claim: &Claim,
-        doubt: Option<&OnLease>,
-        txn: TxnRequest,
-    ) -> std::result::Result<Answer<TxnResponse>, Failure> {
+    async fn do_and_mark(&self, claim: &Claim, doubt: Option<&OnLease>, txn: TxnRequest) -> Attempt<Answer<TxnResponse>> {
         if let Some(on) = doubt {
             let mark = put(&self.schema.ended(claim.id), b"ended".to_vec(), on.lease().id);
             let mut marking = txn.clone();
             marking.success.push(mark.clone());
             marking.failure.push(mark);
             on.lease().marked();
-            match self.txn("ending a claim", marking).await {
+            match self.asks.txn("ending a claim", marking).await {
                 // Without one, then: a mark is a write, which a full disk refuses; and on a lease that is gone nobody can put anything.
                 Err(failure) if matches!(failure.next, Next::Full | Next::NoLease) => {}
                 answer => return answer,
             }
         }
-        self.txn("releasing a lock", txn).await
-    }
-
-    /// The usual end: a delete that compares nothing, which costs the server a tenth less than a transaction. Nobody but this claim
-    /// has the key until that was answered, and unless it was answered at the first try nobody has it ever again. Nobody but a twin, so
-    /// the second try compares.
-    async fn delete_at_once(&self, id: ClaimId, key: &[u8], revision: i64) -> std::result::Result<bool, Failure> {
-        if let Some(entry) = self.table().claims.get_mut(&id) {
-            entry.loose += 1; // it is on its way from now on
-        }
-        let request = DeleteRangeRequest { key: key.to_vec(), range_end: Vec::new() };
-        let again = TxnRequest { compare: vec![created_at(key, revision)], success: vec![delete(key)], failure: Vec::new() };
-        let is_sent = AtomicBool::new(false);
-        let answer = self
-            .asks
-            .call("releasing a lock", |wire| {
-                let (request, again, is_sent) = (request.clone(), again.clone(), is_sent.swap(true, Ordering::Relaxed));
-                async move {
-                    match is_sent {
-                        false => wire.delete(request).await.map(|answer| answer.deleted > 0),
-                        true => wire.txn(again).await.map(|answer| answer.succeeded),
-                    }
-                }
-            })
-            .await?;
-        if answer.clean
-            && let Some(entry) = self.table().claims.get_mut(&id)
-        {
-            entry.loose = entry.loose.saturating_sub(1);
-        }
-        Ok(answer.value || !answer.clean)
+        self.asks.txn("releasing a lock", txn).await
     }
 
     /// Keeps the name closed for the rest of the minimum hold.
@@ -182,13 +169,13 @@ impl Inner {
         let lease = self.grant(whole_seconds(ending.closed_for), &self.asks).await?;
         let opens = Instant::now() + ending.closed_for;
         let value = Value { closing: true, ttl: ending.closed_for, ..Value::of(claim) };
-        let success = vec![put(&ending.key, value.encode(), lease.id)];
-        let txn = TxnRequest { compare: vec![created_at(&ending.key, ending.revision)], success, failure: Vec::new() };
-        let answer = self.txn("keeping a name closed", txn).await.map_err(|failure| failure.error)?;
-        if !answer.value.succeeded {
-            self.forget(claim.id);
+        let close = put(&ending.key, value.encode(), lease.id);
+        let (is_done, is_clean) =
+            self.change_own(claim, ending, None, close, Some(lease.id)).await.map_err(|failure| failure.error)?;
+        if !is_done {
+            self.forget(claim.id, false);
             let _ = self.revoke(lease.id).await;
-            return Ok(!answer.clean);
+            return Ok(!is_clean);
         }
         if let Some(entry) = self.table().claims.get_mut(&claim.id) {
             entry.stage = Stage::Closing;
@@ -200,7 +187,7 @@ impl Inner {
     }
 
     /// Ends a lease and everything on it.
-    pub(crate) async fn revoke(&self, id: i64) -> std::result::Result<(), Failure> {
+    pub(crate) async fn revoke(&self, id: i64) -> Attempt<()> {
         match self.asks.call("ending a lease", |wire| async move { wire.lease_revoke(id).await }).await {
             Ok(_) => {}
             Err(failure) if failure.next == Next::NoLease => {} // it has ended
@@ -218,3 +205,12 @@ impl Inner {
         Ok(())
     }
 }
+
+/// Whether a key is this claim's, and nobody has closed it.
+fn is_of(kv: &KeyValue, claim: &Claim) -> bool {
+    let value = Value::decode(&kv.value);
+    value.id == shown(claim.id) && !value.closing
+}
+
+#[cfg(test)]
+mod tests;

@@ -8,6 +8,9 @@ use tonic::{Code, Status};
 
 use crate::config::Settings;
 
+/// What came of a request that the cluster was sent.
+pub(crate) type Attempt<T> = std::result::Result<T, Failure>;
+
 /// A request that did not succeed: what to do now, and what to tell people.
 #[derive(Debug)]
 pub(crate) struct Failure {

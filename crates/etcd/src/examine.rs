@@ -4,7 +4,7 @@ use tenure_core::backend::{Finding, Level};
 use tenure_core::{Error, ErrorKind, Result};
 
 use crate::error::Next;
-use crate::inner::{Inner, wire_range};
+use crate::inner::Inner;
 use crate::proto::{RangeRequest, StatusResponse};
 
 /// A server's version.
@@ -30,7 +30,7 @@ impl Inner {
 
     async fn read_nothing(&self) -> Result<()> {
         let request = RangeRequest::one(&self.schema.nothing());
-        Ok(self.asks.call("connecting", |wire| wire_range(wire, request.clone())).await.map(drop)?)
+        Ok(self.asks.range("connecting", request).await.map(drop)?)
     }
 
     pub(crate) async fn examine(&self) -> Result<Vec<Finding>> {

@@ -16,12 +16,13 @@ use tokio::sync::Notify;
 use crate::codec::Value;
 use crate::config::{Layout, Settings};
 use crate::ear::{Ear, Own, Told};
-use crate::error::{Failure, Next};
+use crate::error::{Attempt, Failure, Next};
 use crate::leases::{Lease, Leases, OnLease, fresh_id, seconds};
 use crate::link::{Link, Login, Member};
 use crate::proto::{KeyValue, LeaseGrantRequest, RangeRequest, RangeResponse};
 use crate::schema::Schema;
 use crate::table::{Entry, Stage, Table};
+use crate::wire::Wire;
 
 /// One client of one cluster.
 pub(crate) struct Inner {
@@ -112,7 +113,7 @@ impl Inner {
     // Leases.
 
     /// The lease for a claim, and whether it should be kept alive along with the ask: its window would be short otherwise.
-    pub(crate) async fn lease(&self, claim: &Claim) -> std::result::Result<(OnLease, bool), Failure> {
+    pub(crate) async fn lease(&self, claim: &Claim) -> Attempt<(OnLease, bool)> {
         // Where its key is named by its lease, another lease would leave that key in line, and the claim behind itself. And where an ask
         // of it may still arrive, the mark that its end leaves must be on the lease of that one and of every other.
         let asked_on = self.table().claims.get(&claim.id).and_then(|entry| match self.schema.layout {
@@ -128,7 +129,7 @@ impl Inner {
     }
 
     /// The lease of so many seconds.
-    async fn lease_of(&self, seconds: u64, link: &Link) -> std::result::Result<OnLease, Failure> {
+    async fn lease_of(&self, seconds: u64, link: &Link) -> Attempt<OnLease> {
         if self.schema.layout == Layout::Concurrency {
             return self.make_lease(self.settings.answer_limit, seconds, link).await; // its key is named by it: it is the claim's alone
         }
@@ -147,7 +148,7 @@ impl Inner {
     }
 
     /// The same, which is not about to end: what is moved to it must not go with it.
-    pub(crate) async fn lasting_lease(&self, seconds: u64, link: &Link) -> std::result::Result<OnLease, Failure> {
+    pub(crate) async fn lasting_lease(&self, seconds: u64, link: &Link) -> Attempt<OnLease> {
         let on = self.lease_of(seconds, link).await?;
         let lease = on.lease();
         if Instant::now() < lease.base() + lease.lasts() / 2 || self.keep_alive(lease, link).await? {
@@ -157,7 +158,7 @@ impl Inner {
     }
 
     /// Makes a lease for claims. Dropped, or without an answer, it may be there all the same: closing the client revokes it.
-    async fn make_lease(&self, limit: Duration, seconds: u64, link: &Link) -> std::result::Result<OnLease, Failure> {
+    async fn make_lease(&self, limit: Duration, seconds: u64, link: &Link) -> Attempt<OnLease> {
         let now = Instant::now();
         let on = self.leases.expect(Lease::new(fresh_id(), seconds, now), now);
         let id = on.lease().id;
@@ -174,20 +175,14 @@ impl Inner {
     }
 
     /// Makes a lease that keeps a name closed: it ends by itself, also where the client was closed before that.
-    pub(crate) async fn grant(&self, seconds: u64, link: &Link) -> std::result::Result<Lease, Failure> {
+    pub(crate) async fn grant(&self, seconds: u64, link: &Link) -> Attempt<Lease> {
         let id = fresh_id();
         let sent = self.grant_within(self.settings.answer_limit, id, seconds, link).await?;
         Ok(Lease::new(id, seconds, sent))
     }
 
     /// Makes the lease of this id; when it lasts from.
-    pub(crate) async fn grant_within(
-        &self,
-        limit: Duration,
-        id: i64,
-        seconds: u64,
-        link: &Link,
-    ) -> std::result::Result<Instant, Failure> {
+    pub(crate) async fn grant_within(&self, limit: Duration, id: i64, seconds: u64, link: &Link) -> Attempt<Instant> {
         let request = LeaseGrantRequest { ttl: seconds as i64, id };
         let sent = Instant::now();
         let asked = link.call_within(limit, "making a lease", |wire| async move { wire.lease_grant(request).await }).await;
@@ -209,7 +204,7 @@ impl Inner {
     /// A keepalive is answered by whoever believes that it leads, without asking the others: one that was stopped, and goes on after
     /// others elected another, says yes to anybody for a moment. So a read follows, which the others must confirm: if it was
     /// answered in the same term, the keepalive was the leader's.
-    pub(crate) async fn keep_alive(&self, lease: &Lease, link: &Link) -> std::result::Result<bool, Failure> {
+    pub(crate) async fn keep_alive(&self, lease: &Lease, link: &Link) -> Attempt<bool> {
         Ok(self.keep_alive_and_read(lease, link, &self.schema.nothing()).await?.is_some())
     }
 
@@ -220,11 +215,10 @@ impl Inner {
         lease: &Lease,
         link: &Link,
         key: &[u8],
-    ) -> std::result::Result<Option<RangeResponse>, Failure> {
+    ) -> Attempt<Option<RangeResponse>> {
         let Some((sent, term)) = self.send_keepalive(lease, link).await? else { return Ok(None) };
-        let request = RangeRequest::one(key);
-        let confirmed = link.call("keeping a lease alive", |wire| wire_range(wire, request.clone())).await?.value;
-        if confirmed.term() != term {
+        let confirmed = link.range("keeping a lease alive", RangeRequest::one(key)).await?.value;
+        if confirmed.header.raft_term != term {
             let what = "the leader changed while a lease was kept alive";
             let error = Error::new(ErrorKind::Unavailable, what).with_store(self.settings.describe());
             return Err(Failure { next: Next::Later, in_doubt: false, spoken: true, error });
@@ -234,11 +228,7 @@ impl Inner {
     }
 
     /// Sends a keepalive: when that was, and the term in which it was answered, which nobody has confirmed yet. `None`: the lease is gone.
-    pub(crate) async fn send_keepalive(
-        &self,
-        lease: &Lease,
-        link: &Link,
-    ) -> std::result::Result<Option<(Instant, u64)>, Failure> {
+    pub(crate) async fn send_keepalive(&self, lease: &Lease, link: &Link) -> Attempt<Option<(Instant, u64)>> {
         let id = lease.id;
         let answer = link.call("keeping a lease alive", |wire| async move { wire.keep_alive(id).await }).await;
         let answer = match answer {
@@ -324,9 +314,7 @@ impl Inner {
                 entry.asked.clone_from(&value.asked); // it may hold and not have heard of it yet: its first renewal says so
             }
             // Once it was let go, it is its own minimum hold that keeps the name closed.
-            let broken = value.closing && entry.given_up.is_none();
-            entry.loose += u32::from(broken); // the key stays, and whoever had it next would take it for an old one of its own
-            (held, broken)
+            (held, value.closing && entry.given_up.is_none())
         };
         match value.asked {
             _ if broken => self.key_is_gone(id, |entry| entry.revision == kv.create_revision),
@@ -343,13 +331,11 @@ impl Inner {
     /// Something about a claim's key may have been missed.
     async fn look_at_own(&self, id: ClaimId) {
         let Some(key) = self.table().claims.get(&id).map(|entry| entry.key.clone()) else { return };
-        let request = RangeRequest::one(&key);
-        let looked = self.asks.call("looking at a claim", |wire| wire_range(wire, request.clone())).await;
         // Without an answer nothing is lost: the next renewal proves the key.
-        if let Ok(answer) = looked {
+        if let Ok(answer) = self.asks.range("looking at a claim", RangeRequest::one(&key)).await {
             match answer.value.kvs.first() {
                 Some(kv) => self.own_value(id, kv),
-                None => self.key_is_gone(id, |entry| was_there(entry, &key, answer.value.revision())),
+                None => self.key_is_gone(id, |entry| was_there(entry, &key, answer.value.header.revision)),
             }
         }
     }
@@ -358,7 +344,11 @@ impl Inner {
     /// moves on, and the ear with it.
     async fn ask_for_a_sign(&self) {
         let request = RangeRequest::one(&self.schema.nothing());
-        let _ = self.asks.call_within(BEAT, "listening", |wire| wire_range(wire, request.clone())).await;
+        let read = |wire: Wire| {
+            let request = request.clone();
+            async move { wire.range(request).await }
+        };
+        let _ = self.asks.call_within(BEAT, "listening", read).await;
     }
 
     // The heart.
@@ -414,13 +404,12 @@ impl Inner {
         next
     }
 
-    /// Claims that are over: their key is not anybody's any more.
-    pub(crate) fn forget(&self, id: ClaimId) -> Option<Entry> {
-        let entry = self.table().remove(id)?;
-        let held = matches!(entry.stage, Stage::Held { .. }) && entry.revision > 0;
-        self.ear.gone_here(&entry.key, held.then_some(entry.revision));
+    /// A claim is over. Where its key was deleted, it is not anybody's any more.
+    pub(crate) fn forget(&self, id: ClaimId, is_deleted: bool) {
+        let Some(entry) = self.table().remove(id) else { return };
+        let was_held = is_deleted && matches!(entry.stage, Stage::Held { .. }) && entry.revision > 0;
+        self.ear.gone_here(&entry.key, was_held.then_some(entry.revision));
         self.table().leave(&entry); // in this order: whoever is told must not take it for the next one's
-        Some(entry)
     }
 }
 
@@ -431,13 +420,6 @@ fn was_there(entry: &Entry, key: &[u8], revision: i64) -> bool {
 
 /// How long nobody has tried to end a claim before that is taken up here: longer than those who try pause in between.
 const ABANDONED: Duration = Duration::from_secs(3);
-
-pub(crate) async fn wire_range(
-    wire: crate::wire::Wire,
-    request: RangeRequest,
-) -> std::result::Result<crate::proto::RangeResponse, tonic::Status> {
-    wire.range(request).await
-}
 
 /// The heart's life.
 async fn beat(inner: Weak<Inner>) {

@@ -21,8 +21,8 @@ use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
 
 use crate::config::Settings;
-use crate::error::{Failure, Next, explain, from_transport, silent};
-use crate::proto::AuthenticateRequest;
+use crate::error::{Attempt, Failure, Next, explain, from_transport, silent};
+use crate::proto::{AuthenticateRequest, RangeRequest, RangeResponse, TxnRequest, TxnResponse};
 use crate::tls::Connector;
 use crate::wire::Wire;
 
@@ -166,7 +166,7 @@ impl Link {
     }
 
     /// The member that it is at, logged in.
-    pub(crate) async fn member(&self) -> std::result::Result<Member, Failure> {
+    pub(crate) async fn member(&self) -> Attempt<Member> {
         let Some(user) = &self.settings.user else { return self.stranger() };
         let token = match self.login.token() {
             Some(token) => token,
@@ -177,14 +177,14 @@ impl Link {
     }
 
     /// The member that it is at, to which we are nobody.
-    fn stranger(&self) -> std::result::Result<Member, Failure> {
+    fn stranger(&self) -> Attempt<Member> {
         let number = self.number();
         let address = self.settings.members[self.place(number)].clone();
         let channel = self.channel(self.place(number), &address)?;
         Ok(Member { wire: Wire::new(channel, None), address, number, token: None })
     }
 
-    async fn log_in(&self, user: &str, password: Option<&Secret>) -> std::result::Result<Arc<str>, Failure> {
+    async fn log_in(&self, user: &str, password: Option<&Secret>) -> Attempt<Arc<str>> {
         let _alone = self.login.asking.lock().await;
         if let Some(token) = self.login.token() {
             return Ok(token); // somebody else did meanwhile
@@ -235,20 +235,33 @@ impl Link {
     ///
     /// # Cancel safety
     /// Dropped, the request may have been done, or may be done yet.
-    pub(crate) async fn call<T, F>(&self, doing: &str, ask: impl Fn(Wire) -> F) -> std::result::Result<Answer<T>, Failure>
+    pub(crate) async fn call<T, F>(&self, doing: &str, ask: impl Fn(Wire) -> F) -> Attempt<Answer<T>>
     where
         F: Future<Output = std::result::Result<T, Status>>,
     {
         self.call_within(self.settings.answer_limit, doing, ask).await
     }
 
-    /// The same, within another limit.
-    pub(crate) async fn call_within<T, F>(
-        &self,
-        limit: Duration,
-        doing: &str,
-        ask: impl Fn(Wire) -> F,
-    ) -> std::result::Result<Answer<T>, Failure>
+    /// A transaction.
+    pub(crate) async fn txn(&self, doing: &str, txn: TxnRequest) -> Attempt<Answer<TxnResponse>> {
+        self.call(doing, |wire| {
+            let txn = txn.clone();
+            async move { wire.txn(txn).await }
+        })
+        .await
+    }
+
+    /// A read.
+    pub(crate) async fn range(&self, doing: &str, request: RangeRequest) -> Attempt<Answer<RangeResponse>> {
+        self.call(doing, |wire| {
+            let request = request.clone();
+            async move { wire.range(request).await }
+        })
+        .await
+    }
+
+    /// The same as a call, within another limit.
+    pub(crate) async fn call_within<T, F>(&self, limit: Duration, doing: &str, ask: impl Fn(Wire) -> F) -> Attempt<Answer<T>>
     where
         F: Future<Output = std::result::Result<T, Status>>,
     {

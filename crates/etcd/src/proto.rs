@@ -6,8 +6,6 @@ use prost::{Message, Oneof};
 /// What every answer begins with.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Header {
-    #[prost(uint64, tag = "1")]
-    pub(crate) cluster_id: u64,
     #[prost(uint64, tag = "2")]
     pub(crate) member_id: u64,
     #[prost(int64, tag = "3")]
@@ -61,8 +59,8 @@ pub(crate) struct RangeRequest {
 
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct RangeResponse {
-    #[prost(message, optional, tag = "1")]
-    pub(crate) header: Option<Header>,
+    #[prost(message, required, tag = "1")]
+    pub(crate) header: Header,
     #[prost(message, repeated, tag = "2")]
     pub(crate) kvs: Vec<KeyValue>,
     #[prost(bool, tag = "3")]
@@ -86,25 +84,11 @@ pub(crate) struct PutRequest {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(crate) struct PutResponse {
-    #[prost(message, optional, tag = "1")]
-    pub(crate) header: Option<Header>,
-}
-
-#[derive(Clone, PartialEq, Message)]
 pub(crate) struct DeleteRangeRequest {
     #[prost(bytes = "vec", tag = "1")]
     pub(crate) key: Vec<u8>,
     #[prost(bytes = "vec", tag = "2")]
     pub(crate) range_end: Vec<u8>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct DeleteRangeResponse {
-    #[prost(message, optional, tag = "1")]
-    pub(crate) header: Option<Header>,
-    #[prost(int64, tag = "2")]
-    pub(crate) deleted: i64,
 }
 
 /// One step of a transaction.
@@ -124,20 +108,11 @@ pub(crate) enum Op {
     Delete(DeleteRangeRequest),
 }
 
+/// What one step read; of those that write nothing is needed.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct ResponseOp {
-    #[prost(oneof = "Done", tags = "1, 2, 3")]
-    pub(crate) done: Option<Done>,
-}
-
-#[derive(Clone, PartialEq, Oneof)]
-pub(crate) enum Done {
-    #[prost(message, tag = "1")]
-    Range(RangeResponse),
-    #[prost(message, tag = "2")]
-    Put(PutResponse),
-    #[prost(message, tag = "3")]
-    Delete(DeleteRangeResponse),
+    #[prost(message, optional, tag = "1")]
+    pub(crate) range: Option<RangeResponse>,
 }
 
 /// How a compare compares.
@@ -185,8 +160,8 @@ pub(crate) struct TxnRequest {
 
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct TxnResponse {
-    #[prost(message, optional, tag = "1")]
-    pub(crate) header: Option<Header>,
+    #[prost(message, required, tag = "1")]
+    pub(crate) header: Header,
     #[prost(bool, tag = "2")]
     pub(crate) succeeded: bool,
     #[prost(message, repeated, tag = "3")]
@@ -203,8 +178,6 @@ pub(crate) struct LeaseGrantRequest {
 
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct LeaseGrantResponse {
-    #[prost(int64, tag = "2")]
-    pub(crate) id: i64,
     #[prost(int64, tag = "3")]
     pub(crate) ttl: i64,
 }
@@ -216,17 +189,9 @@ pub(crate) struct LeaseRequest {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(crate) struct LeaseRevokeResponse {
-    #[prost(message, optional, tag = "1")]
-    pub(crate) header: Option<Header>,
-}
-
-#[derive(Clone, PartialEq, Message)]
 pub(crate) struct LeaseKeepAliveResponse {
-    #[prost(message, optional, tag = "1")]
-    pub(crate) header: Option<Header>,
-    #[prost(int64, tag = "2")]
-    pub(crate) id: i64,
+    #[prost(message, required, tag = "1")]
+    pub(crate) header: Header,
     #[prost(int64, tag = "3")]
     pub(crate) ttl: i64,
 }
@@ -241,12 +206,8 @@ pub(crate) struct LeaseTimeToLiveRequest {
 
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct LeaseTimeToLiveResponse {
-    #[prost(int64, tag = "2")]
-    pub(crate) id: i64,
     #[prost(int64, tag = "3")]
     pub(crate) ttl: i64,
-    #[prost(int64, tag = "4")]
-    pub(crate) granted_ttl: i64,
     #[prost(bytes = "vec", repeated, tag = "5")]
     pub(crate) keys: Vec<Vec<u8>>,
 }
@@ -286,8 +247,6 @@ pub(crate) struct WatchCancelRequest {
 
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct WatchResponse {
-    #[prost(message, optional, tag = "1")]
-    pub(crate) header: Option<Header>,
     #[prost(int64, tag = "2")]
     pub(crate) watch_id: i64,
     #[prost(bool, tag = "3")]
@@ -336,8 +295,6 @@ pub(crate) struct StatusResponse {
     pub(crate) header: Option<Header>,
     #[prost(string, tag = "2")]
     pub(crate) version: String,
-    #[prost(int64, tag = "3")]
-    pub(crate) db_size: i64,
     #[prost(uint64, tag = "4")]
     pub(crate) leader: u64,
     #[prost(string, repeated, tag = "8")]
@@ -354,10 +311,6 @@ pub(crate) struct MemberListResponse {
 
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Member {
-    #[prost(uint64, tag = "1")]
-    pub(crate) id: u64,
-    #[prost(string, tag = "2")]
-    pub(crate) name: String,
     #[prost(bool, tag = "5")]
     pub(crate) is_learner: bool,
 }
@@ -464,38 +417,13 @@ pub(crate) fn nothing_since(range: &crate::schema::Range, revision: i64) -> Comp
 }
 
 impl TxnResponse {
-    /// The revision at which it was done.
-    pub(crate) fn revision(&self) -> i64 {
-        self.header.as_ref().map_or(0, |header| header.revision)
-    }
-
-    /// The term of the leader through which it was done.
-    pub(crate) fn term(&self) -> u64 {
-        self.header.as_ref().map_or(0, |header| header.raft_term)
-    }
-
     /// What its steps read, in order.
     pub(crate) fn ranges(self) -> impl Iterator<Item = RangeResponse> {
-        self.responses.into_iter().filter_map(|response| match response.done {
-            Some(Done::Range(range)) => Some(range),
-            _ => None,
-        })
+        self.responses.into_iter().filter_map(|response| response.range)
     }
 
     /// The keys that they read.
     pub(crate) fn reads(self) -> Vec<Vec<KeyValue>> {
         self.ranges().map(|range| range.kvs).collect()
-    }
-}
-
-impl RangeResponse {
-    /// The term of the leader that was asked whether it is one.
-    pub(crate) fn term(&self) -> u64 {
-        self.header.as_ref().map_or(0, |header| header.raft_term)
-    }
-
-    /// The revision at which it was read.
-    pub(crate) fn revision(&self) -> i64 {
-        self.header.as_ref().map_or(0, |header| header.revision)
     }
 }

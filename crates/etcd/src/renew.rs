@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 
 use crate::codec::Value;
 use crate::config::Layout;
-use crate::error::{Failure, Next, again};
+use crate::error::{Attempt, Next, again};
 use crate::inner::Inner;
 use crate::leases::{Lease, seconds};
 use crate::link::Link;
@@ -95,14 +95,14 @@ impl Inner {
     ///
     /// A copy of it may arrive late, when the hold was broken: then its key is on another lease, and is left alone. The
     /// lease that it goes to may have been ended by somebody else, and nobody who is on it has told: then there is another one.
-    pub(crate) async fn move_back(&self, claim: &Claim, link: &Link) -> std::result::Result<(), Failure> {
+    pub(crate) async fn move_back(&self, claim: &Claim, link: &Link) -> Attempt<()> {
         match self.move_once(claim, link).await {
             Err(failure) if failure.next == Next::NoLease => self.move_once(claim, link).await,
             moved => moved,
         }
     }
 
-    async fn move_once(&self, claim: &Claim, link: &Link) -> std::result::Result<(), Failure> {
+    async fn move_once(&self, claim: &Claim, link: &Link) -> Attempt<()> {
         let must_move = self.table().claims.get(&claim.id).is_some_and(stands_on_the_short_one);
         if !must_move {
             return Ok(());
@@ -115,7 +115,7 @@ impl Inner {
             entry.moving_to = Some(to.clone()); // dropped or without an answer, it may be done: nobody may revoke that lease
             txn
         };
-        let answer = self.txn_over(link, "renewing a hold", txn).await;
+        let answer = link.txn("renewing a hold", txn).await;
         if answer.as_ref().is_err_and(|failure| failure.next == Next::NoLease) {
             self.lease_is_gone(to.lease()); // or every hold of that ttl would be moved there, and lost
         }
@@ -130,7 +130,7 @@ impl Inner {
     }
 
     /// Keeps a lease alive, and then asks what is on it.
-    async fn prove(&self, lease: &Lease) -> std::result::Result<Kept, Failure> {
+    async fn prove(&self, lease: &Lease) -> Attempt<Kept> {
         if !self.keep_alive(lease, &self.keep).await? {
             return Ok(Kept::Gone);
         }
@@ -150,7 +150,7 @@ impl Inner {
         }
     }
 
-    fn renewed(&self, claim: &Claim, kept: &HashMap<i64, std::result::Result<Kept, Failure>>) -> Result<Renewal> {
+    fn renewed(&self, claim: &Claim, kept: &HashMap<i64, Attempt<Kept>>) -> Result<Renewal> {
         let mut table = self.table();
         let Some(entry) = table.claims.get_mut(&claim.id) else { return Ok(Renewal::Lost) };
         if !matches!(entry.stage, Stage::Held { .. }) || entry.expires <= Instant::now() {

@@ -8,7 +8,7 @@ use tenure_testkit::eventually;
 use tenure_testkit::servers::etcd::Etcd;
 
 use crate::config::Settings;
-use crate::inner::{Inner, wire_range};
+use crate::inner::Inner;
 use crate::leases::waiting_seconds;
 use crate::proto::{KeyValue, RangeRequest};
 
@@ -82,6 +82,6 @@ pub(crate) async fn key(client: &Inner, claim: &Claim) -> KeyValue {
 
 pub(crate) async fn read(client: &Inner, key: &[u8]) -> Option<KeyValue> {
     let request = RangeRequest::one(key);
-    let answer = client.asks.call("looking at a key", |wire| wire_range(wire, request.clone())).await.unwrap();
+    let answer = client.asks.range("looking at a key", request).await.unwrap();
     answer.value.kvs.into_iter().next()
 }

@@ -10,9 +10,10 @@ use std::time::Duration;
 use tenure_core::{Ask, Clock, Fingerprint, Holder, LockName, Result, Sequencer, Standing, Token, View, Waiter};
 
 use crate::codec::Value;
+use crate::config::Layout;
 use crate::ear::Told;
 use crate::error::Next;
-use crate::inner::{Inner, wire_range};
+use crate::inner::Inner;
 use crate::leases::whole_seconds;
 use crate::line::{Ticket, line};
 use crate::proto::*;
@@ -25,8 +26,8 @@ impl Inner {
     /// The keys of a name, with the revision at which they were read.
     async fn line_of(&self, name: &LockName) -> Result<(Vec<Ticket>, i64)> {
         let request = RangeRequest::of(&self.schema.name(name)).oldest(0);
-        let answer = self.asks.call("looking at a name", |wire| wire_range(wire, request.clone())).await?.value;
-        let revision = answer.revision();
+        let answer = self.asks.range("looking at a name", request).await?.value;
+        let revision = answer.header.revision;
         let mut tickets = line(&self.schema, answer.kvs);
         tickets.retain(|ticket| ticket.parsed.name == *name);
         Ok((tickets, revision))
@@ -47,7 +48,7 @@ impl Inner {
         }
         let mut request = RangeRequest::of(&self.schema.name(&sequencer.name));
         request.revision = token as i64;
-        match self.asks.call("looking at a name's past", |wire| wire_range(wire, request.clone())).await {
+        match self.asks.range("looking at a name's past", request).await {
             Ok(answer) => {
                 let then = line(&self.schema, answer.value.kvs);
                 let given = then.iter().any(|ticket| was_given(ticket, sequencer));
@@ -61,17 +62,23 @@ impl Inner {
     /// Names in use, in order.
     pub(crate) async fn list(&self, prefix: &str, after: Option<&LockName>, limit: usize) -> Result<Vec<View>> {
         let Range { mut from, to } = self.schema.names(prefix);
-        if let Some(after) = after {
+        // The keys of etcd's recipe are not in the order of their names: there all are read.
+        let are_in_order = self.schema.layout == Layout::Tenure;
+        if let Some(after) = after.filter(|_| are_in_order) {
             from = from.max(self.schema.name(after).to);
         }
         let mut names: BTreeMap<LockName, Vec<KeyValue>> = BTreeMap::new();
         // One more than wanted: the last may not be whole yet.
-        while names.len() <= limit && limit > 0 && (from < to || to == [0]) {
+        while (names.len() <= limit || !are_in_order) && limit > 0 && (from < to || to == [0]) {
             let request = RangeRequest { key: from, range_end: to.clone(), limit: PAGE, ..Default::default() };
-            let answer = self.asks.call("listing names", |wire| wire_range(wire, request.clone())).await?.value;
+            let answer = self.asks.range("listing names", request).await?.value;
             let last = answer.kvs.last().map(|kv| kv.key.clone());
             for kv in answer.kvs {
-                if let Some(parsed) = self.schema.parse(&kv.key).filter(|_| kv.lease != 0) {
+                let parsed = self
+                    .schema
+                    .parse(&kv.key)
+                    .filter(|parsed| kv.lease != 0 && after.is_none_or(|after| parsed.name > *after));
+                if let Some(parsed) = parsed {
                     names.entry(parsed.name).or_default().push(kv);
                 }
             }
@@ -119,7 +126,7 @@ impl Inner {
                 let key = &ticket.kv.key;
                 let compare = vec![unchanged(key, ticket.kv.mod_revision)];
                 let txn = TxnRequest { compare, success: vec![rewrite(key, value.encode())], failure: Vec::new() };
-                if self.txn("asking a holder", txn).await?.value.succeeded {
+                if self.asks.txn("asking a holder", txn).await?.value.succeeded {
                     asked += 1;
                     break;
                 }
@@ -156,7 +163,7 @@ impl Inner {
         };
         let compare = vec![created_at(key, ticket.kv.create_revision)];
         let txn = TxnRequest { compare, success, failure: Vec::new() };
-        let broken = self.txn("breaking a hold", txn).await?.value.succeeded;
+        let broken = self.asks.txn("breaking a hold", txn).await?.value.succeeded;
         if let Some(lease) = lease.filter(|_| !broken) {
             let _ = self.revoke(lease.id).await; // or it ends by itself
         }

@@ -44,9 +44,6 @@ pub(crate) struct Entry {
     /// A copy of an ask of it may be on its way, though another was answered: it would put its key on this lease.
     pub(crate) copied: Option<OnLease>,
     pub(crate) seat: Option<Seat>,
-    /// How many ends of it that compare nothing may be on their way, or breaks that left its key to keep the name closed: nobody
-    /// may have its key after it.
-    pub(crate) loose: u32,
     pub(crate) asked: Option<Ask>,
     /// Its key was seen to be gone while it was asked for or in line: what is seen of that line grants nothing.
     pub(crate) gone: bool,
@@ -72,7 +69,6 @@ impl Entry {
             under_way: false,
             copied: None,
             seat: None,
-            loose: 0,
             asked: None,
             gone: false,
             ending: false,
@@ -181,11 +177,8 @@ impl Table {
         Some(entry)
     }
 
-    /// Gives a seat back, unless something may still happen to it that no condition guards.
+    /// Gives a seat back.
     pub(crate) fn leave(&mut self, entry: &Entry) {
-        if entry.loose > 0 {
-            return self.be_another();
-        }
         let Some(seat) = entry.seat.filter(|seat| seat.client == self.client) else { return };
         let name = &entry.claim.name;
         if let Some(taken) = self.seats.get_mut(name) {

@@ -24,9 +24,9 @@ use crate::ask::{Waited, matters};
 use crate::ear::{Subscription, Told};
 use crate::error::Failure;
 use crate::inner::Inner;
-use crate::leases::OnLease;
 use crate::line::{Front, Seen};
 use crate::proto::{Op, PutRequest, TxnRequest, created_at};
+use crate::table::Entry;
 
 /// How long a waiter hears nothing before it looks by itself: a net, under what should not happen.
 const SLOW_LOOK: Duration = Duration::from_secs(20);
@@ -67,7 +67,7 @@ impl Inner {
                 told = watch.next() => match told {
                     Told::Refused(reason) => return Err(refused(claim, &reason)),
                     told if placed && is_direct(claim) && ends(&front, &told) => {
-                        if let Some(waited) = self.let_in(claim, self.revision_of(claim)).await {
+                        if let Some(waited) = self.let_in(claim).await {
                             return Ok(waited);
                         }
                         (look_at, is_slow) = (Instant::now() + LOOK_AGAIN, false);
@@ -93,7 +93,7 @@ impl Inner {
             placed = looked.is_ok();
             match looked {
                 Ok(Seen::Enter) => {
-                    let Some(waited) = self.let_in(claim, self.revision_of(claim)).await else {
+                    let Some(waited) = self.let_in(claim).await else {
                         (look_at, is_slow) = (Instant::now() + LOOK_AGAIN, false);
                         continue;
                     };
@@ -139,47 +139,33 @@ impl Inner {
         });
     }
 
-    /// The create revision of its key, which is its token once it is in.
-    fn revision_of(&self, claim: &Claim) -> i64 {
-        self.table().claims.get(&claim.id).map_or(0, |entry| entry.revision)
-    }
-
     fn watch_front(&self, front: &Front) -> Subscription {
         let ours = front.to.is_empty() && self.table().ours(&front.key, front.revision);
         self.ear.subscribe(&front.key, &front.to, ours.then_some(front.revision))
     }
 
     /// A waiter is in; whether its lease is good for it must be sure. `None` if that cannot be told now: it keeps its place.
-    pub(crate) async fn let_in(&self, claim: &Claim, token: i64) -> Option<Waited> {
-        let Some((on, trusted)) = self.trust(claim) else { return Some(Waited::Gone) };
+    pub(crate) async fn let_in(&self, claim: &Claim) -> Option<Waited> {
+        let of = |entry: &Entry| Some((entry.on.clone()?, entry.trusted(), entry.key.clone(), entry.revision));
+        let entered = self.table().claims.get(&claim.id).and_then(of);
+        let Some((on, trusted, key, revision)) = entered else { return Some(Waited::Gone) };
         let fresh = Instant::now() < on.lease().base() + trusted / 2 && !on.lease().is_dead();
         if !fresh {
-            let (key, revision) = self.key_in_line(claim)?;
             match self.keep_alive_and_read(on.lease(), &self.asks, &key).await {
                 Ok(Some(read)) if read.kvs.iter().any(|kv| (kv.create_revision, kv.lease) == (revision, on.lease().id)) => {}
                 Ok(_) => return Some(Waited::Gone),
                 Err(_) => return None,
             }
         }
-        match self.granted(claim, token) {
+        match self.granted(claim) {
             Some(grant) => Some(Waited::Granted(grant)),
             None if on.lease().is_dead() || self.lost_its_place(claim) => Some(Waited::Gone),
             None => None,
         }
     }
 
-    fn key_in_line(&self, claim: &Claim) -> Option<(Vec<u8>, i64)> {
-        self.table().claims.get(&claim.id).map(|entry| (entry.key.clone(), entry.revision))
-    }
-
     fn lost_its_place(&self, claim: &Claim) -> bool {
         self.table().claims.get(&claim.id).is_none_or(|entry| entry.gone)
-    }
-
-    fn trust(&self, claim: &Claim) -> Option<(OnLease, Duration)> {
-        let table = self.table();
-        let entry = table.claims.get(&claim.id)?;
-        Some((entry.on.clone()?, entry.trusted()))
     }
 
     /// Tells the one behind that this one was let in, where that makes it the first who waits.
@@ -196,7 +182,7 @@ impl Inner {
             let touch = PutRequest { key: key.clone(), ignore_value: true, ignore_lease: true, ..Default::default() };
             let success = vec![Op::Put(touch).into()];
             let txn = TxnRequest { compare: vec![created_at(&key, revision)], success, failure: Vec::new() };
-            let _ = inner.txn("telling the next", txn).await; // else the next one finds out by itself
+            let _ = inner.asks.txn("telling the next", txn).await; // else the next one finds out by itself
         });
     }
 }

@@ -70,11 +70,11 @@ impl Wire {
         self.unary("/etcdserverpb.KV/Range", request)
     }
 
-    pub(crate) fn put(&self, request: PutRequest) -> impl Future<Output = Answer<PutResponse>> {
+    pub(crate) fn put(&self, request: PutRequest) -> impl Future<Output = Answer<Nothing>> {
         self.unary("/etcdserverpb.KV/Put", request)
     }
 
-    pub(crate) fn delete(&self, request: DeleteRangeRequest) -> impl Future<Output = Answer<DeleteRangeResponse>> {
+    pub(crate) fn delete(&self, request: DeleteRangeRequest) -> impl Future<Output = Answer<Nothing>> {
         self.unary("/etcdserverpb.KV/DeleteRange", request)
     }
 
@@ -86,7 +86,7 @@ impl Wire {
         self.unary("/etcdserverpb.Lease/LeaseGrant", request)
     }
 
-    pub(crate) fn lease_revoke(&self, id: i64) -> impl Future<Output = Answer<LeaseRevokeResponse>> {
+    pub(crate) fn lease_revoke(&self, id: i64) -> impl Future<Output = Answer<Nothing>> {
         self.unary("/etcdserverpb.Lease/LeaseRevoke", LeaseRequest { id })
     }
 
@@ -115,7 +115,7 @@ impl Wire {
         let mut answers = self.grpc().await?.streaming(request, path, codec).await?.into_inner();
         let answer = answers.message().await?;
         let answer = answer.ok_or_else(|| Status::unavailable("the stream ended"))?;
-        Ok((answer.ttl, answer.header.map_or(0, |header| header.raft_term)))
+        Ok((answer.ttl, answer.header.raft_term))
     }
 
     /// Opens a watch stream that says what comes through the channel.

@@ -59,6 +59,16 @@ pub trait Harness: Send + Sync + Sized + 'static {
         ready(true)
     }
 
+    /// Which names every one of which is a lock of its own here: fewer where the layout is that of another program.
+    fn names(&self) -> Vec<String> {
+        crate::names::corpus()
+    }
+
+    /// Whether names in use can be listed. Else a list is refused as `Unsupported`.
+    fn lists(&self) -> bool {
+        true
+    }
+
     /// Does something bad to the store; `false` if this store cannot be treated like that.
     fn sabotage(&self, how: Sabotage) -> impl Future<Output = bool> + Send {
         let _ = how;

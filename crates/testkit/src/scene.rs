@@ -36,6 +36,8 @@ trait Store: Send + Sync {
     fn keeps_order(&self) -> bool;
     fn numbers_readers_apart(&self) -> bool;
     fn tells_holders(&self) -> bool;
+    fn names(&self) -> Vec<String>;
+    fn lists(&self) -> bool;
     fn is_settled<'a>(&'a self, name: &'a str) -> BoxFuture<'a, bool>;
     fn client(&self) -> BoxFuture<'_, Client>;
 }
@@ -79,6 +81,14 @@ impl<H: Harness> Store for H {
 
     fn tells_holders(&self) -> bool {
         Harness::tells_holders(self)
+    }
+
+    fn names(&self) -> Vec<String> {
+        Harness::names(self)
+    }
+
+    fn lists(&self) -> bool {
+        Harness::lists(self)
     }
 
     fn is_settled<'a>(&'a self, name: &'a str) -> BoxFuture<'a, bool> {
@@ -132,6 +142,20 @@ impl Scene {
     /// Whether a holder is told at once what others do to its hold.
     pub fn tells_holders(&self) -> bool {
         self.store.tells_holders()
+    }
+
+    /// Whether names can be listed; asserts that the store honestly says so where they cannot.
+    pub async fn lists(&self, client: &Client) -> bool {
+        if !self.store.lists() {
+            let refused = client.list("", None, 1).await.expect_err("a store without lists gives none");
+            assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
+        }
+        self.store.lists()
+    }
+
+    /// Names every one of which is a lock of its own.
+    pub fn names(&self) -> Vec<String> {
+        self.store.names()
     }
 
     /// Whether a request arrives once, and its answer too.

@@ -122,7 +122,6 @@ impl Inner {
             parent: parent.to_owned(),
             node: None,
             sequence: 0,
-            generation: 0,
             mode: claim.mode,
             token: Token::new(0),
             granted: false,
@@ -237,14 +236,14 @@ impl Inner {
         }
         let node = String::new();
         let (key, kind, mode) = (Key::of(claim.id), claim.kind, claim.mode);
-        line.0.push(Place { node, key, kind, mode, generation: 0, sequence: 0 });
+        line.0.push(Place { node, key, kind, mode, sequence: 0 });
         Ok(line.standing(line.0.len() - 1) != Standing::Enter)
     }
 
     /// Lists the line and makes the claim's node, in one flight; also says whether somebody behind may have seen it wait, which is
     /// so where the line was listed after the node. `None` if the session ends before that is done.
     async fn join(&self, session: &Session, claim: &Claim, parent: &str) -> Result<Option<(Node, Line, bool)>> {
-        let prefix = format!("{parent}/{}", node_prefix(self.settings.layout, claim, claim.mode, 0));
+        let prefix = format!("{parent}/{}", node_prefix(self.settings.layout, claim, claim.mode));
         let data = Ticket::of(claim).encode();
         loop {
             let create = Request::Create { path: prefix.clone(), data: data.clone(), kind: NodeKind::EphemeralSequential };

@@ -1,8 +1,7 @@
 //! Making a reader of the writer that holds an rw lock.
 //!
 //! A mode is in the name of a node, so that everybody who lists knows it. So a reader is another
-//! node **at the same place**: its name is written whole, with the number of the writer's and the
-//! next generation. One transaction makes the one and deletes the other. Readers who watch the
+//! node **at the same place**: its name is written whole, with the number of the writer's. One transaction makes the one and deletes the other. Readers who watch the
 //! writer's node are let in by that; writers look again. The token stays, and is written into the
 //! node.
 //!
@@ -54,14 +53,13 @@ impl Inner {
             self.gone(id);
             return Ok(None);
         };
-        self.settle(id, place.mode, place.generation, place.node.clone());
+        self.settle(id, place.mode, place.node.clone());
         Ok(held())
     }
 
-    fn settle(&self, id: ClaimId, mode: Mode, generation: u32, node: String) {
+    fn settle(&self, id: ClaimId, mode: Mode, node: String) {
         self.edit(id, |entry| {
-            (entry.mode, entry.generation, entry.unsure) = (mode, generation, false);
-            entry.node = Some(node);
+            (entry.mode, entry.node, entry.unsure) = (mode, Some(node), false);
         });
         if let Some(entry) = self.entry(id) {
             self.watch_soon(&entry.user.0, id); // it may be another node now
@@ -69,8 +67,8 @@ impl Inner {
     }
 
     async fn make_reader(&self, claim: &Claim, entry: &Entry) -> Result<bool> {
-        let (session, generation) = (&entry.user.0, entry.generation + 1);
-        let name = node(self.settings.layout, claim, Mode::Shared, generation, entry.sequence);
+        let session = &entry.user.0;
+        let name = node(self.settings.layout, claim, Mode::Shared, entry.sequence);
         let ticket = Ticket { token: Some(entry.token), asked: entry.asked.clone(), ..Ticket::of(claim) };
         let create =
             Op::Create { path: format!("{}/{name}", entry.parent), data: ticket.encode(), kind: NodeKind::Ephemeral };
@@ -79,7 +77,7 @@ impl Inner {
         self.edit(claim.id, |entry| entry.unsure = true);
         match self.flight(session, "a downgrade", vec![swap]).await?.map(|mut outcomes| outcomes.pop()) {
             Ok(Some(Ok(_))) => {
-                self.settle(claim.id, Mode::Shared, generation, name);
+                self.settle(claim.id, Mode::Shared, name);
                 Ok(true)
             }
             // Somebody took the writer's node away.

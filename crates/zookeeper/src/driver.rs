@@ -458,7 +458,6 @@ pub(crate) mod tests {
             parent: "/x".to_owned(),
             node: Some("y".to_owned()),
             sequence: 0,
-            generation: 0,
             mode: Mode::Exclusive,
             token: Token::new(1),
             granted: true,

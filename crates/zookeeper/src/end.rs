@@ -172,9 +172,7 @@ impl Inner {
     /// Ends a claim that this client has never asked for, or has ended before.
     async fn end_unknown(self: &Arc<Self>, claim: &Claim) -> Result<()> {
         let parent = self.parent(&claim.name)?;
-        let look = [Request::Sync { path: parent.clone() }, Request::Children { path: parent.clone(), watch: false }];
-        let Some(Ok(Reply::Children(children, _))) = self.read("look for a node", &look).await?.pop() else { return Ok(()) };
-        let line = Line::read(self.settings.layout, &children);
+        let line = Line::read(self.settings.layout, &self.children("look for a node", &parent).await?);
         if line.of(Key::of(claim.id)).next().is_none() {
             return Ok(());
         }

@@ -66,7 +66,6 @@ pub(crate) struct Entry {
     /// Its node, once its name is known.
     pub(crate) node: Option<String>,
     pub(crate) sequence: i32,
-    pub(crate) generation: u32,
     pub(crate) mode: Mode,
     pub(crate) token: Token,
     pub(crate) granted: bool,

@@ -3,7 +3,7 @@
 //! ```text
 //! /tenure                                  root, a container: it goes when it is empty
 //! /tenure/invoices%2F2026                  a name, a container too
-//! /tenure/invoices%2F2026/mutex-5f1c…-0-0000000007     a claim: kind and mode, a hash of its id, generation, place in line
+//! /tenure/invoices%2F2026/mutex-5f1c…-0000000007     a claim: kind and mode, a hash of its id, place in line
 //! /tenure-cells/stock                      a cell
 //! ```
 //!
@@ -62,8 +62,6 @@ pub(crate) struct Place {
     pub(crate) key: Key,
     pub(crate) kind: Kind,
     pub(crate) mode: Mode,
-    /// How often its mode was changed.
-    pub(crate) generation: u32,
     /// Its place in line: drawn by the server, and wraps.
     pub(crate) sequence: i32,
 }
@@ -91,13 +89,13 @@ pub(crate) fn cell(settings: &Settings, name: &LockName) -> String {
 }
 
 /// What the name of a claim's node begins with; the server adds its place in line.
-pub(crate) fn node_prefix(layout: Layout, claim: &Claim, mode: Mode, generation: u32) -> String {
+pub(crate) fn node_prefix(layout: Layout, claim: &Claim, mode: Mode) -> String {
     let key = Key::of(claim.id);
     match layout {
-        Layout::Tenure => format!("{}-{key}-{generation}-", tag(claim.kind, mode)),
+        Layout::Tenure => format!("{}-{key}-", tag(claim.kind, mode)),
         Layout::Curator => {
             let digits = key.to_string();
-            let uuid = format!("{}-{}-{}-{generation:04x}-7e7e7e000000", &digits[..8], &digits[8..12], &digits[12..]);
+            let uuid = format!("{}-{}-{}{OURS}", &digits[..8], &digits[8..12], &digits[12..]);
             let what = match (claim.kind, mode) {
                 (Kind::RwLock, Mode::Shared) => "__READ__",
                 (Kind::RwLock, _) => "__WRIT__",
@@ -109,8 +107,8 @@ pub(crate) fn node_prefix(layout: Layout, claim: &Claim, mode: Mode, generation:
 }
 
 /// The whole name of a node whose place in line is known.
-pub(crate) fn node(layout: Layout, claim: &Claim, mode: Mode, generation: u32, sequence: i32) -> String {
-    format!("{}{sequence:010}", node_prefix(layout, claim, mode, generation))
+pub(crate) fn node(layout: Layout, claim: &Claim, mode: Mode, sequence: i32) -> String {
+    format!("{}{sequence:010}", node_prefix(layout, claim, mode))
 }
 
 fn tag(kind: Kind, mode: Mode) -> String {
@@ -129,12 +127,11 @@ fn tag(kind: Kind, mode: Mode) -> String {
 pub(crate) fn place(layout: Layout, node: &str) -> Option<Place> {
     match layout {
         Layout::Tenure => {
-            let mut parts = node.splitn(4, '-');
+            let mut parts = node.splitn(3, '-');
             let (kind, mode) = untag(parts.next()?)?;
             let key = Key(u64::from_str_radix(parts.next().filter(|key| key.len() == 16)?, 16).ok()?);
-            let generation = parts.next()?.parse().ok()?;
             let sequence = parts.next()?.parse().ok()?;
-            Some(Place { node: node.to_owned(), key, kind, mode, generation, sequence })
+            Some(Place { node: node.to_owned(), key, kind, mode, sequence })
         }
         Layout::Curator => {
             let marks = [
@@ -147,24 +144,25 @@ pub(crate) fn place(layout: Layout, node: &str) -> Option<Place> {
                 .filter_map(|(mark, kind, mode)| Some((node.rfind(mark)?, mark, *kind, *mode)))
                 .max_by_key(|found| found.0)?;
             let sequence = node[at + mark.len()..].parse().ok()?;
-            let (key, generation) = curator_key(&node[..at]);
-            Some(Place { node: node.to_owned(), key, kind, mode, generation, sequence })
+            let key = curator_key(&node[..at]);
+            Some(Place { node: node.to_owned(), key, kind, mode, sequence })
         }
     }
 }
 
-/// Whose a node of Curator's is: ours carry the key and the generation, of others a hash is as good.
-fn curator_key(prefix: &str) -> (Key, u32) {
+/// How the UUID of a node of ours ends in Curator's layout, after the key.
+const OURS: &str = "-0000-7e7e7e000000";
+
+/// Whose a node of Curator's is: ours carry the key, of others a hash is as good.
+fn curator_key(prefix: &str) -> Key {
     let ours = || {
-        let uuid = prefix.strip_prefix("_c_")?.strip_suffix("-7e7e7e000000-")?;
-        let mut digits = uuid.replace('-', "");
-        let generation = u32::from_str_radix(&digits.split_off(digits.len().checked_sub(4)?), 16).ok()?;
-        Some((Key(u64::from_str_radix(&digits, 16).ok()?), generation))
+        let key = prefix.strip_prefix("_c_")?.strip_suffix('-')?.strip_suffix(OURS)?;
+        Some(Key(u64::from_str_radix(&key.replace('-', ""), 16).ok()?))
     };
     ours().unwrap_or_else(|| {
         let mut hasher = DefaultHasher::new();
         prefix.hash(&mut hasher);
-        (Key(hasher.finish()), 0)
+        Key(hasher.finish())
     })
 }
 
@@ -279,13 +277,13 @@ mod tests {
         ] {
             let claim = claim(kind, mode);
             for sequence in [0, 7, i32::MAX, i32::MIN, -5] {
-                let name = node(Layout::Tenure, &claim, mode, 3, sequence);
+                let name = node(Layout::Tenure, &claim, mode, sequence);
                 let read = place(Layout::Tenure, &name).unwrap_or_else(|| panic!("{name}"));
-                assert_eq!((read.kind, read.mode, read.generation, read.sequence), (kind, mode, 3, sequence));
+                assert_eq!((read.kind, read.mode, read.sequence), (kind, mode, sequence));
                 assert_eq!((read.key, read.key.fingerprint()), (Key::of(claim.id), claim.id.fingerprint()));
             }
         }
-        assert!(!node(Layout::Tenure, &claim(Kind::Mutex, Mode::Exclusive), Mode::Exclusive, 0, 1).contains("secret"));
+        assert!(!node(Layout::Tenure, &claim(Kind::Mutex, Mode::Exclusive), Mode::Exclusive, 1).contains("secret"));
     }
 
     #[test]
@@ -295,10 +293,10 @@ mod tests {
         let reader = place(Layout::Curator, "_c_8a7f9e1c-2b7e-4b0c-9a55-d7c1f0aa11bb-__READ__0000000013").unwrap();
         assert_eq!((reader.kind, reader.mode), (Kind::RwLock, Mode::Shared));
         let claim = claim(Kind::RwLock, Mode::Exclusive);
-        let name = node(Layout::Curator, &claim, Mode::Exclusive, 2, 14);
+        let name = node(Layout::Curator, &claim, Mode::Exclusive, 14);
         assert_eq!(name.len(), "_c_8a7f9e1c-2b7e-4b0c-9a55-d7c1f0aa11bb-__WRIT__0000000014".len());
         let ours = place(Layout::Curator, &name).unwrap();
-        assert_eq!((ours.key, ours.generation, ours.sequence), (Key::of(claim.id), 2, 14));
+        assert_eq!((ours.key, ours.sequence), (Key::of(claim.id), 14));
         assert!(place(Layout::Curator, "a-child-of-somebody").is_none());
     }
 

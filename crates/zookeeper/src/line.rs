@@ -55,7 +55,7 @@ impl Line {
         let mut places: Vec<Place> = children.iter().filter_map(|child| place(layout, child)).collect();
         if let Some(reference) = places.first().map(|place| place.sequence) {
             // As long as fewer than two thousand million came and went while somebody waited, distances are in order.
-            places.sort_by_key(|place| (place.sequence.wrapping_sub(reference), place.generation));
+            places.sort_by_key(|place| place.sequence.wrapping_sub(reference));
         }
         Line(places)
     }
@@ -148,7 +148,7 @@ mod tests {
     }
 
     fn mutex(key: u64, sequence: i32) -> String {
-        format!("mutex-{key:016x}-0-{sequence:010}")
+        format!("mutex-{key:016x}-{sequence:010}")
     }
 
     #[test]
@@ -157,7 +157,7 @@ mod tests {
         let line = Line::read(Layout::Tenure, &nodes);
         let order: Vec<&str> = line.0.iter().map(|place| place.node.as_str()).collect();
         assert_eq!(order, [&*nodes[1], &*nodes[3], &*nodes[0], &*nodes[2]]);
-        assert_eq!(nodes[0], "mutex-0000000000000003-0--2147483648");
+        assert_eq!(nodes[0], "mutex-0000000000000003--2147483648");
     }
 
     #[test]
@@ -180,10 +180,10 @@ mod tests {
     #[test]
     fn readers_watch_the_last_writer_and_writers_look_again() {
         let line = line(&[
-            "rw.w-0000000000000001-0-0000000001",
-            "rw.r-0000000000000002-0-0000000002",
-            "rw.w-0000000000000003-0-0000000003",
-            "rw.r-0000000000000004-0-0000000004",
+            "rw.w-0000000000000001-0000000001",
+            "rw.r-0000000000000002-0000000002",
+            "rw.w-0000000000000003-0000000003",
+            "rw.r-0000000000000004-0000000004",
         ]);
         assert!(matches!(line.standing(1), Standing::Behind { node, decides: true, .. } if node == line.0[0].node));
         assert!(matches!(line.standing(2), Standing::Behind { node, decides: false, .. } if node == line.0[1].node));
@@ -192,7 +192,7 @@ mod tests {
 
     #[test]
     fn only_the_first_of_those_that_wait_for_room_watches_the_holders() {
-        let nodes: Vec<String> = (0..5).map(|n| format!("sem.1.2-{n:016x}-0-{n:010}")).collect();
+        let nodes: Vec<String> = (0..5).map(|n| format!("sem.1.2-{n:016x}-{n:010}")).collect();
         let line = Line::read(Layout::Tenure, &nodes);
         assert_eq!((line.standing(1), line.standing(2)), (Standing::Enter, Standing::First));
         assert_eq!(line.standing(3), Standing::BehindWaiter { node: nodes[2].clone() });
@@ -202,12 +202,12 @@ mod tests {
     #[test]
     fn a_reader_that_was_a_writer_keeps_its_place() {
         let line = line(&[
-            "rw.r-0000000000000002-0-0000000002",
-            "rw.r-0000000000000001-1-0000000001",
-            "rw.w-0000000000000003-0-0000000003",
+            "rw.r-0000000000000002-0000000002",
+            "rw.r-0000000000000001-0000000001",
+            "rw.w-0000000000000003-0000000003",
             "not one of ours",
         ]);
-        assert_eq!(line.0.iter().map(|place| place.generation).collect::<Vec<_>>(), [1, 0, 0]);
+        assert_eq!(line.0.iter().map(|place| place.sequence).collect::<Vec<_>>(), [1, 2, 3]);
         assert_eq!((line.standing(0), line.standing(1)), (Standing::Enter, Standing::Enter));
         assert!(matches!(line.standing(2), Standing::Behind { .. }));
     }

@@ -56,10 +56,9 @@ impl Inner {
     /// Everybody in line, with what they say. A node that goes between the list and the look at it may have become another one at
     /// the same place: then the line is listed again, a few times.
     async fn look(self: &Arc<Self>, parent: &str) -> Result<Vec<Seen>> {
-        let look = [Request::Sync { path: parent.to_owned() }, Request::Children { path: parent.to_owned(), watch: false }];
         let mut tries = 0;
         loop {
-            let children = children(self.read("look at", &look).await?.pop(), parent)?;
+            let children = self.children("look at", parent).await?;
             let (seen, whole) = self.seen(parent, &children).await?;
             tries += 1;
             if whole || tries == TRIES {
@@ -113,8 +112,7 @@ impl Inner {
             .with_hint("Ask for one by its name, or look with zkCli"));
         }
         let root = format!("{}{}", self.settings.chroot, self.settings.root);
-        let look = [Request::Sync { path: root.clone() }, Request::Children { path: root.clone(), watch: false }];
-        let children = children(self.read("list", &look).await?.pop(), &root)?;
+        let children = self.children("list", &root).await?;
         let mut names: Vec<LockName> = children.iter().filter_map(|child| unescape(child)).collect();
         names.retain(|name| name.as_str().starts_with(prefix) && after.is_none_or(|after| name > after));
         names.sort_unstable();
@@ -179,25 +177,11 @@ impl Inner {
     /// # Cancel safety
     /// Dropped, some may have been asked.
     pub(crate) async fn request(self: &Arc<Self>, name: &LockName, ask: &Ask) -> Result<usize> {
-        let mut asked = 0;
-        for holder in self.holders(name).await? {
-            let (key, mut seen, mut tries) = (holder.place.key, Some(holder), 0);
-            while let Some(Seen { path, mut ticket, stat, .. }) = seen.take() {
-                ticket.asked = Some(ask.clone());
-                let write = Request::Set { path: path.clone(), data: ticket.encode(), version: stat.version };
-                match self.once(write).await? {
-                    Ok(_) => asked += 1,
-                    // Somebody else wrote it meanwhile, or it has let go, or it is another node now: look again.
-                    Err(Refusal::BAD_VERSION | Refusal::NO_NODE) if tries < TRIES => {
-                        tries += 1;
-                        seen = self.holders(name).await?.into_iter().find(|other| other.place.key == key);
-                    }
-                    Err(Refusal::NO_NODE) => {}
-                    Err(refusal) => return Err(refused(refusal, "write", &path)),
-                }
-            }
-        }
-        Ok(asked)
+        let write = |holder: &Seen| {
+            let ticket = Ticket { asked: Some(ask.clone()), ..holder.ticket.clone() };
+            Request::Set { path: holder.path.clone(), data: ticket.encode(), version: holder.stat.version }
+        };
+        self.to_holders(name, None, "write", write).await
     }
 
     /// Ends holds by force: their nodes have names of their own, so nobody else's is hit.
@@ -205,29 +189,51 @@ impl Inner {
     /// # Cancel safety
     /// Dropped, some may be over.
     pub(crate) async fn break_holds(self: &Arc<Self>, name: &LockName, only: Option<Token>) -> Result<usize> {
-        let mut broken = 0;
+        let delete = |holder: &Seen| Request::Delete { path: holder.path.clone(), version: -1 };
+        self.to_holders(name, only, "delete", delete).await
+    }
+
+    /// Does this to every holder, or to that of one token; to how many.
+    async fn to_holders(
+        self: &Arc<Self>,
+        name: &LockName,
+        only: Option<Token>,
+        what: &str,
+        request: impl Fn(&Seen) -> Request,
+    ) -> Result<usize> {
+        let mut done = 0;
         for holder in self.holders(name).await? {
             let (key, mut seen, mut tries) = (holder.place.key, Some(holder), 0);
             while let Some(holder) = seen.take().filter(|holder| only.is_none_or(|only| only == holder.token())) {
-                match self.once(Request::Delete { path: holder.path.clone(), version: -1 }).await? {
-                    Ok(_) => broken += 1,
-                    // It has let go, or it is another node at the same place now.
-                    Err(Refusal::NO_NODE) if tries < TRIES => {
+                match self.once(request(&holder)).await? {
+                    Ok(_) => done += 1,
+                    // Somebody else wrote it meanwhile, or it has let go, or it is another node now: look again.
+                    Err(Refusal::BAD_VERSION | Refusal::NO_NODE) if tries < TRIES => {
                         tries += 1;
                         seen = self.holders(name).await?.into_iter().find(|other| other.place.key == key);
                     }
                     Err(Refusal::NO_NODE) => {}
-                    Err(refusal) => return Err(refused(refusal, "delete", &holder.path)),
+                    Err(refusal) => return Err(refused(refusal, what, &holder.path)),
                 }
             }
         }
-        Ok(broken)
+        Ok(done)
     }
 
     async fn holders(self: &Arc<Self>, name: &LockName) -> Result<Vec<Seen>> {
         let mut seen = self.look(&self.parent(name)?).await?;
         seen.retain(|seen| seen.holds);
         Ok(seen)
+    }
+
+    /// The names of a node's children; none if there is no such node.
+    pub(crate) async fn children(self: &Arc<Self>, what: &str, parent: &str) -> Result<Vec<String>> {
+        let look = [Request::Sync { path: parent.to_owned() }, Request::Children { path: parent.to_owned(), watch: false }];
+        match self.read(what, &look).await?.pop() {
+            Some(Ok(Reply::Children(children, _))) => Ok(children),
+            Some(Err(Trouble::Refused(refusal))) if refusal != Refusal::NO_NODE => Err(refused(refusal, "list", parent)),
+            _ => Ok(Vec::new()),
+        }
     }
 
     /// Writes once; what had no answer is not tried again.
@@ -246,16 +252,6 @@ impl Inner {
             Err(Trouble::Refused(refusal)) => Ok(Err(refusal)),
             Err(trouble) => Err(self.explain(trouble, "write to", &self.settings.root)),
         }
-    }
-}
-
-/// The names of a node's children; none if there is no such node.
-fn children(outcome: Option<Outcome>, parent: &str) -> Result<Vec<String>> {
-    match outcome {
-        Some(Ok(Reply::Children(children, _))) => Ok(children),
-        Some(Err(Trouble::Refused(Refusal::NO_NODE))) | None => Ok(Vec::new()),
-        Some(Err(Trouble::Refused(refusal))) => Err(refused(refusal, "list", parent)),
-        Some(_) => Ok(Vec::new()),
     }
 }
 

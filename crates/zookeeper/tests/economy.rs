@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tenure_core::{Client, Environment, Instant};
 use tenure_testkit::servers::zookeeper::{Ensemble, ZooKeeperOptions};
-use tenure_testkit::{eventually, eventually_async, in_time};
+use tenure_testkit::{eventually, eventually_async, in_time, unless_stalled};
 use tokio::sync::{Mutex, MutexGuard};
 use tokio::task::JoinSet;
 
@@ -33,40 +33,39 @@ async fn a_hand_over_is_two_requests_and_one_event() {
     const WAITERS: usize = 200;
     const TTL: Duration = Duration::from_secs(30);
     for clients in [1, 10] {
-        let ensemble = ensemble();
-        let holder = client(&ensemble).await;
-        let held = holder.mutex("x").unwrap().ttl(TTL).unwrap().lock().await.unwrap();
-        let (mut waiting, since) = (JoinSet::new(), Instant::now());
-        for _ in 0..clients {
-            let client = client(&ensemble).await;
-            for _ in 0..WAITERS / clients {
-                let mutex = client.mutex("x").unwrap().ttl(TTL).unwrap();
-                waiting.spawn(async move { mutex.lock().await.unwrap().release().await.unwrap() });
+        let is_cheap = async || {
+            let ensemble = ensemble();
+            let holder = client(&ensemble).await;
+            let held = holder.mutex("x").unwrap().ttl(TTL).unwrap().lock().await.unwrap();
+            let mut waiting = JoinSet::new();
+            for _ in 0..clients {
+                let client = client(&ensemble).await;
+                for _ in 0..WAITERS / clients {
+                    let mutex = client.mutex("x").unwrap().ttl(TTL).unwrap();
+                    waiting.spawn(async move { mutex.lock().await.unwrap().release().await.unwrap() });
+                }
             }
-        }
-        let line = async || holder.view("x").await.unwrap().line.len() == WAITERS;
-        eventually_async("all are in line", line).await;
-        // Each watches one node; those of the holder's own are few. Watches are set a moment after the place is taken.
-        eventually("all watch", || ensemble.count("zk_watch_count") >= WAITERS as u64).await;
-        let before = Counts::of(&ensemble);
-        let began = Instant::now();
-        held.release().await.unwrap();
-        while let Some(served) = in_time("the next one is served", waiting.join_next()).await {
-            served.unwrap();
-        }
-        let took = Instant::now().since(began);
-        let after = Counts::of(&ensemble);
-        let (requests, events) = (after.requests - before.requests, after.events - before.events);
-        eprintln!("{WAITERS} hand-overs over {clients} clients in {took:?}: {requests} requests, {events} events");
-        // Sessions renew themselves meanwhile: a write or a ping every two and a half seconds, twice as many to be sure.
-        let renewals = (clients as u64 + 1) * 2 * (2 + took.as_secs());
-        // Whoever has heard nothing for ten seconds lists by itself, and watches again.
-        let looks = 2 * WAITERS as u64 * (Instant::now().since(since).as_secs() / 10);
-        // A hold that lasts for 50 ms has its own node watched, too: that of the first one, and as many as there was time for.
-        let lasting = took.as_millis() as u64 / 50;
-        let most = 2 * WAITERS as u64 + 2 + renewals + looks + lasting;
-        assert!(requests <= most, "{requests} requests in {took:?}, {renewals} renewals and {looks} looks allowed for");
-        assert!((WAITERS as u64..=WAITERS as u64 + 2 + lasting).contains(&events), "{events} events in {took:?}");
+            let line = async || holder.view("x").await.unwrap().line.len() == WAITERS;
+            eventually_async("all are in line", line).await;
+            // Each watches one node; those of the holder's own are few. Watches are set a moment after the place is taken.
+            eventually("all watch", || ensemble.count("zk_watch_count") >= WAITERS as u64).await;
+            let before = Counts::of(&ensemble);
+            let began = Instant::now();
+            held.release().await.unwrap();
+            while let Some(served) = in_time("the next one is served", waiting.join_next()).await {
+                served.unwrap();
+            }
+            let took = Instant::now().since(began);
+            let after = Counts::of(&ensemble);
+            let (requests, events) = (after.requests - before.requests, after.events - before.events);
+            eprintln!("{WAITERS} hand-overs over {clients} clients in {took:?}: {requests} requests, {events} events");
+            // Each session may renew itself twice meanwhile, with a write and a ping. A hold that lasts for 50 ms has its own node
+            // watched, too: so has the first one, and few others.
+            let renewals = (clients as u64 + 1) * 4;
+            let most = 2 * WAITERS as u64 + 2 + renewals + LASTING;
+            (requests <= most && (WAITERS as u64..=WAITERS as u64 + 2 + LASTING).contains(&events)).then_some(())
+        };
+        unless_stalled("a hand-over is two requests and one event", LASTS, is_cheap).await;
     }
 }
 
@@ -106,20 +105,25 @@ async fn a_lock_is_one_flight_and_a_release_one_request() {
     let ensemble = ensemble();
     let client = client(&ensemble).await;
     let mutex = client.mutex("x").unwrap();
-    mutex.lock().await.unwrap().release().await.unwrap();
-    let (before, began) = (Counts::of(&ensemble), Instant::now());
-    let mut lasting = 0;
-    for _ in 0..PAIRS {
-        let asked = Instant::now();
+    let is_cheap = async || {
         mutex.lock().await.unwrap().release().await.unwrap();
-        lasting += u64::from(Instant::now().since(asked) >= Duration::from_millis(50));
-    }
-    let (requests, took) = (Counts::of(&ensemble).requests - before.requests, Instant::now().since(began));
-    eprintln!("{PAIRS} pairs in {took:?}: {requests} requests, {lasting} pairs of 50 ms or more");
-    // A hold that lasts for 50 ms has its own node looked at. Twice a second the leader takes a name away that it finds empty, and
-    // whoever asks then makes it again, with five requests; and the session renews itself.
-    assert!(requests <= 3 * PAIRS + 10 + lasting + 12 * took.as_secs(), "{requests}");
+        let (before, began) = (Counts::of(&ensemble), Instant::now());
+        for _ in 0..PAIRS {
+            mutex.lock().await.unwrap().release().await.unwrap();
+        }
+        let (requests, took) = (Counts::of(&ensemble).requests - before.requests, Instant::now().since(began));
+        eprintln!("{PAIRS} pairs in {took:?}: {requests} requests");
+        // Twice a second the leader takes a name away that it finds empty, and whoever asks then makes it again, with five requests;
+        // and the session renews itself. A hold that lasts for 50 ms has its own node looked at.
+        (requests <= 3 * PAIRS + 40 + LASTING).then_some(())
+    };
+    unless_stalled("a lock is a flight of two requests, and a release is one", LASTS, is_cheap).await;
 }
+
+/// A hold that lasts for so long has its own node watched.
+const LASTS: Duration = Duration::from_millis(50);
+/// How many of those there may be on a machine that does not stand still.
+const LASTING: u64 = 10;
 
 struct Counts {
     requests: u64,

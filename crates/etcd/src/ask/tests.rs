@@ -98,11 +98,11 @@ async fn a_late_ask_finds_a_mark_or_no_lease() {
     inner.end(&claim, Duration::ZERO).await.unwrap();
     let mark = inner.schema.ended(claim.id);
     assert_eq!(read(&inner, &mark).await.expect("nobody has answered the ask").lease, on.lease().id);
-    assert!(!inner.txn("asking for a lock", late.clone()).await.unwrap().value.succeeded);
+    assert!(!inner.asks.txn("asking for a lock", late.clone()).await.unwrap().value.succeeded);
     assert_eq!(read(&inner, &key).await, None);
     inner.revoke(on.lease().id).await.unwrap();
     assert_eq!(read(&inner, &mark).await, None, "it goes with the lease");
-    let refused = inner.txn("asking for a lock", late).await.err().expect("its lease is gone");
+    let refused = inner.asks.txn("asking for a lock", late).await.err().expect("its lease is gone");
     assert_eq!(refused.next, Next::NoLease);
     assert_eq!(read(&inner, &key).await, None);
 }
@@ -163,9 +163,9 @@ async fn a_keepalive_alone_lets_nobody_in() {
         }
         if !is_there {
             let success = vec![delete(&key)];
-            inner.txn("a revocation", TxnRequest { success, ..Default::default() }).await.unwrap();
+            inner.asks.txn("a revocation", TxnRequest { success, ..Default::default() }).await.unwrap();
         }
-        match inner.let_in(&claim, answer.revision).await {
+        match inner.let_in(&claim).await {
             Some(Waited::Granted(_)) => assert!(is_there, "its key is gone"),
             Some(Waited::Gone) => assert!(!is_there, "its key is there"),
             _ => panic!("the server answers"),
@@ -240,7 +240,7 @@ async fn a_dropped_ask_that_arrived_leaves_no_key() {
     let (inner, claim) = (client(), mutex("unheard"));
     let (on, _) = inner.lease(&claim).await.unwrap();
     let key = inner.enter(&claim, &on);
-    inner.txn("asking for a lock", ask(&inner, &claim, &key, &on)).await.unwrap();
+    inner.asks.txn("asking for a lock", ask(&inner, &claim, &key, &on)).await.unwrap();
     assert!(read(&inner, &key).await.is_some());
     inner.end(&claim, Duration::ZERO).await.unwrap();
     assert_eq!(read(&inner, &key).await, None);

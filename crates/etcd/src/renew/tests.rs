@@ -41,7 +41,7 @@ async fn a_late_copy_leaves_a_closed_name_alone() {
     let broken = key(&inner, &claim).await.key;
     assert_eq!(other.break_holds(&claim.name, None).await.unwrap(), 1);
     let closed = read(&inner, &broken).await.expect("it stays closed");
-    assert!(!inner.txn("renewing a hold", copy).await.unwrap().value.succeeded);
+    assert!(!inner.asks.txn("renewing a hold", copy).await.unwrap().value.succeeded);
     assert_eq!(read(&inner, &broken).await.expect("it stays closed"), closed);
     assert_eq!(other.break_holds(&claim.name, None).await.unwrap(), 1);
 }

@@ -25,8 +25,18 @@ pub(crate) fn is_open(at: SocketAddr) -> bool {
 
 /// The body of what plain HTTP gives for a path; nothing unless the status is 200.
 pub(crate) fn http_get(at: SocketAddr, path: &str) -> Option<String> {
-    // 1.0: then the body is not cut into chunks, and ends with the connection.
-    let answer = ask(at, format!("GET {path} HTTP/1.0\r\nHost: {at}\r\n\r\n").as_bytes())?;
+    http(at, &format!("GET {path} HTTP/1.0\r\nHost: {at}\r\n\r\n"))
+}
+
+/// The same for what is posted there.
+pub(crate) fn http_post(at: SocketAddr, path: &str, body: &str) -> Option<String> {
+    let length = body.len();
+    http(at, &format!("POST {path} HTTP/1.0\r\nHost: {at}\r\nContent-Length: {length}\r\n\r\n{body}"))
+}
+
+/// In 1.0 the body is not cut into chunks, and ends with the connection.
+fn http(at: SocketAddr, request: &str) -> Option<String> {
+    let answer = ask(at, request.as_bytes())?;
     let (head, body) = answer.split_once("\r\n\r\n")?;
     (head.split(' ').nth(1) == Some("200")).then(|| body.to_owned())
 }

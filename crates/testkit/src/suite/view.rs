@@ -38,6 +38,9 @@ pub async fn a_view_has_holders_and_line(scene: &Scene) {
 /// What nobody holds or waits for is not listed, and a limit is a limit.
 pub async fn a_listing_has_what_is_in_use(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
+    if !scene.lists(&one).await {
+        return;
+    }
     assert!(one.list("", None, 10).await.unwrap().is_empty());
     let a = one.mutex("jobs/a").unwrap().lock().await.unwrap();
     let b = one.mutex("jobs/b").unwrap().lock().await.unwrap();

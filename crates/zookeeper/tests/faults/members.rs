@@ -4,7 +4,7 @@ use tenure_core::{Client, Instant};
 use tenure_testkit::faults::{Crowd, Record};
 use tenure_testkit::history::expect_sound_but_order;
 use tenure_testkit::servers::zookeeper::Ensemble;
-use tenure_testkit::{Options as _, Shape, eventually, eventually_async};
+use tenure_testkit::{Options as _, Shape, eventually, eventually_async, unless_stalled};
 
 use crate::stage::{LONGER, T, Witnesses, client, clients, ensemble, leaves_nothing, lets_go, only};
 
@@ -132,18 +132,17 @@ async fn a_holder_with_the_minority_is_lost_in_time() {
         let minority = client(&only(ensemble.member(lonely).address())).await;
         let majority = client(&format!("zk://{}", others.join(","))).await;
         let lock = Shape::Mutex.make(&minority, "x").unwrap().ttl(T).unwrap();
-        let mut renewed = None;
-        for _ in 0..10 {
+        let is_renewed = async || {
             let holder = record.lock(&lock, "x").await;
             let first = holder.held.valid_until();
             eventually("it is renewed or lost", || holder.held.valid_until() > first || !holder.checks()).await;
             if holder.held.valid_until() > first {
-                renewed = Some(holder);
-                break;
+                return Some(holder);
             }
-            lets_go(holder.releases().await); // the machine has stood still: once more
-        }
-        let holder = renewed.expect("it was not lost ten times");
+            lets_go(holder.releases().await);
+            None
+        };
+        let holder = unless_stalled("a hold is renewed", T / 2, is_renewed).await;
         let lock = Shape::Mutex.make(&majority, "x").unwrap().ttl(T).unwrap();
         let waiting = record.lock(&lock, "x");
         let hurting = async {

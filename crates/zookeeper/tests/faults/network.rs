@@ -7,7 +7,7 @@ use tenure_testkit::faults::{Crowd, Record};
 use tenure_testkit::history::expect_sound_but_order;
 use tenure_testkit::proxy::{After, Cut, Fault, Proxy, Toward, Which};
 use tenure_testkit::servers::zookeeper::{Ensemble, ZooKeeper, ZooKeeperOptions};
-use tenure_testkit::{Options as _, Shape, claim, eventually, eventually_async, in_time};
+use tenure_testkit::{Options as _, Shape, claim, eventually, eventually_async, in_time, unless_stalled};
 
 use crate::raw::Raw;
 use crate::stage::{LONGER, T, Witnesses, calm_ensemble, client, client_with, leaves_nothing, lets_go, line_is, only};
@@ -61,17 +61,12 @@ async fn silence(ensemble: &Ensemble, share: f64) -> Silence {
     Silence { kept }
 }
 
-/// A third of the timeout costs nothing. (A machine that stands still on top of that loses it, as it should; one of several
-/// attempts will not.)
+/// A third of the timeout costs nothing. (A machine that stands still on top of that loses it, as it should.)
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_short_silence_costs_nothing() {
     let ensemble = calm_ensemble();
-    for _ in 0..10 {
-        if silence(&ensemble, 0.3).await.kept {
-            return;
-        }
-    }
-    panic!("it was lost ten times");
+    let is_kept = async || silence(&ensemble, 0.3).await.kept.then_some(());
+    unless_stalled("a hold outlives a short silence", T / 4, is_kept).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -199,11 +194,11 @@ async fn an_answer_to_a_change_of_mode_is_lost() {
 }
 
 /// One session of a client finds no member any more, and nobody knows yet what becomes of its hold: that of another session is
-/// renewed meanwhile. (A machine that stands still for long ends a session, as it should; in one of several attempts it will not.)
+/// renewed meanwhile. (A machine that stands still for long ends a session, as it should.)
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_session_that_finds_no_member_keeps_no_other_waiting() {
     let server = ZooKeeper::start(ZooKeeperOptions::new());
-    for _ in 0..10 {
+    let is_renewed_alone = async || {
         let proxy = Proxy::start(server.address());
         let store = tenure_zookeeper::connect(&only(proxy.address()).parse().unwrap()).await.unwrap();
         let hold = |number, name: &str, ttl| Claim { name: LockName::new(name).unwrap(), ttl, ..claim(Kind::Mutex, number) };
@@ -217,11 +212,9 @@ async fn a_session_that_finds_no_member_keeps_no_other_waiting() {
         while let [_, Ok(Renewal::Held { .. })] = renewed[..] {
             renewed = in_time("an answer", store.renew(&claims)).await; // the client has not seen yet that its connection is gone
         }
-        if let [Ok(Renewal::Held { .. }), Err(_)] = renewed[..] {
-            return;
-        }
-    }
-    panic!("the one waited for the other ten times");
+        matches!(renewed[..], [Ok(Renewal::Held { .. }), Err(_)]).then_some(())
+    };
+    unless_stalled("one session is renewed without the other", T / 4, is_renewed_alone).await;
 }
 
 /// The first in line is cut off for so long that its session ends; the lock goes to the next one. When it is back it stands at

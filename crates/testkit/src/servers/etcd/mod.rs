@@ -8,16 +8,18 @@ pub use super::ClientCertificate;
 pub use cluster::EtcdCluster;
 pub use options::EtcdOptions;
 
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 use std::sync::OnceLock;
 
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::Certificates;
-use super::probe::http_get;
+use super::probe::{http_get, http_post};
 use super::process::{Program, Server};
 use super::site::{Spot, tempdir_in_memory};
 
@@ -161,6 +163,54 @@ impl Etcd {
         value_of(&self.metrics(), name).unwrap_or_default() as u64
     }
 
+    /// How often each key that begins so was written, the oldest key first. Only where there are neither TLS nor users.
+    #[track_caller]
+    pub fn versions(&self, prefix: &str) -> Vec<u64> {
+        let mut end = prefix.as_bytes().to_vec();
+        *end.last_mut().expect("a prefix") += 1;
+        let (key, end) = (base64(prefix.as_bytes()), base64(&end));
+        let asked =
+            json!({ "key": key, "range_end": end, "keys_only": true, "sort_order": "ASCEND", "sort_target": "CREATE" });
+        let answer = self.post("/v3/kv/range", &asked);
+        let keys = answer["kvs"].as_array().into_iter().flatten();
+        keys.map(|kv| kv["version"].as_str().and_then(|version| version.parse().ok()).expect("a version")).collect()
+    }
+
+    /// The ids of all leases. Only where there are neither TLS nor users.
+    #[track_caller]
+    pub fn lease_ids(&self) -> HashSet<String> {
+        let answer = self.post("/v3/lease/leases", &json!({}));
+        let leases = answer["leases"].as_array().into_iter().flatten();
+        leases.map(|lease| lease["ID"].as_str().expect("an id").to_owned()).collect()
+    }
+
+    /// How many keys there are. Only where there are neither TLS nor users.
+    #[track_caller]
+    pub fn count_keys(&self) -> usize {
+        let everything = base64(&[0]); // from a zero byte to a zero byte
+        let answer = self.post("/v3/kv/range", &json!({ "key": everything, "range_end": everything, "count_only": true }));
+        answer["count"].as_str().map_or(0, |count| count.parse().expect("a number"))
+    }
+
+    /// Removes every key. Only where there are neither TLS nor users.
+    #[track_caller]
+    pub fn clear(&self) {
+        let everything = base64(&[0]);
+        self.post("/v3/kv/deleterange", &json!({ "key": everything, "range_end": everything }));
+    }
+
+    /// A call in JSON; panics if there is no answer.
+    #[track_caller]
+    fn post(&self, path: &str, body: &Value) -> Value {
+        let mut answer = None;
+        crate::servers::wait_until(|| {
+            let said = http_post(self.address(), path, &body.to_string()); // none between two leaders
+            answer = said.and_then(|said| serde_json::from_str(&said).ok());
+            answer.is_some()
+        });
+        answer.unwrap_or_else(|| panic!("{} does not answer {path}:\n{}", self.address(), self.log()))
+    }
+
     /// `etcdctl`, told where this member is and who we are: root, where there are users.
     pub fn etcdctl(&self, args: &[&str]) -> Command {
         ctl::command(&self.options, self.certificates.as_ref(), std::slice::from_ref(self), args)
@@ -241,6 +291,19 @@ fn is_healthy(at: SocketAddr) -> bool {
     http_get(at, "/health").is_some_and(|body| body.contains("\"true\""))
 }
 
+fn base64(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::new();
+    for three in bytes.chunks(3) {
+        let bits = three.iter().fold(0u32, |bits, byte| bits << 8 | u32::from(*byte)) << (8 * (3 - three.len()));
+        for digit in 0..4 {
+            let index = (bits >> (18 - 6 * digit)) as usize & 63;
+            text.push(if digit <= three.len() { char::from(DIGITS[index]) } else { '=' });
+        }
+    }
+    text
+}
+
 /// The sum of all lines of a metric whose name and labels begin so.
 fn value_of(metrics: &str, name: &str) -> Option<f64> {
     let value = |line: &str| {
@@ -253,7 +316,14 @@ fn value_of(metrics: &str, name: &str) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    use super::value_of;
+    use super::{base64, value_of};
+
+    #[test]
+    fn base64_is_as_others_write_it() {
+        for (bytes, text) in [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foob~?", "Zm9vYn4/")] {
+            assert_eq!(base64(bytes.as_bytes()), text);
+        }
+    }
 
     #[test]
     fn a_metric_is_found_by_its_whole_name_and_summed_over_its_labels() {
