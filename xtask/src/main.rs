@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use xtask::runner::{self, Options, Schedule};
 use xtask::tree::Tree;
-use xtask::{api, table, tidy};
+use xtask::{api, attack, table, tidy};
 
 const USAGE: &str = "\
 usage: cargo run -p xtask -- CHORE
@@ -18,12 +18,18 @@ usage: cargo run -p xtask -- CHORE
   fix     write both: the README's table, and api/
   test [--width N] [--fast] [PART…]
           build the test programs and run them, N at a time (3); with --fast without the slow ones;
-          with PARTs only those whose PACKAGE/TARGET contains one";
+          with PARTs only those whose PACKAGE/TARGET contains one
+  attack --minutes N [--store NAME …] [--fault NAME …] [--seed S] [--out DIR] [--width N]
+          run random histories of stores under faults and check them; with all stores and faults,
+          write docs/attack.md";
 
 /// How many programs run at a time on two cores; CONTRIBUTING.md has the measurement.
 const WIDTH: usize = 3;
 
 fn main() -> Result<ExitCode, Box<dyn Error>> {
+    if attack::is_second_process() {
+        attack::serve();
+    }
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.first().map(String::as_str) {
         Some("tidy") => return Ok(tidy()?),
@@ -41,6 +47,11 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
             }
             return Ok(usage());
         }
+        Some("attack") => match attack::options(&arguments[1..]) {
+            Some(options) if attack::run(&options)? => {}
+            Some(_) => return Ok(ExitCode::FAILURE),
+            None => return Ok(usage()),
+        },
         _ => return Ok(usage()),
     }
     Ok(ExitCode::SUCCESS)

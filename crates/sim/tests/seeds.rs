@@ -3,12 +3,13 @@
 use tenure_sim::{run, sweep};
 
 /// Seeds that once failed, each with what was wrong then. They stay, whatever else the ten thousand cover.
-const KEPT: [(u64, &str); 6] = [
+const KEPT: [(u64, &str); 7] = [
     (7, "core: a hold whose window had reached its max_hold kept the keeper in an endless loop"),
     (1303, "core: a minimum hold beyond the ttl, closed again by a release after the hold had expired"),
     (56094, "core: a multi-lock that is not kept, shut out for ever by its own minimum hold"),
     (16687, "checker: a hold that had expired, and stood in line again"),
     (134, "checker: a waiter was forgotten and asked again in one step"),
+    (16541, "checker: a multi-lock's hold that the store had forgotten came to its holder after others had been in and out"),
     (1127, "checker: loss was told to somebody who was not listening at that moment"),
 ];
 

@@ -14,6 +14,7 @@
 //! - [`Faulty`]: a store with faults at the flick of a switch; [`taker`]: a second process, to be killed and stopped
 //! - [`servers`]: real ones, which end with the test; [`proxy`]: a network with faults in front of them; [`mod@faults`]: what
 //!   happens to databases then
+//! - [`attack`]: random histories of every store under every fault
 //! - [`in_bound`]: bounds in time on a machine that may stand still
 //! - [`tasks_in_turn`]: tasks of one client that are in a hurry, beside somebody else
 //! - [`shops`]: selling the last item, in as many ways as there are locks
@@ -24,6 +25,7 @@
 //! promise is about time they compare instants that cannot be in another order.
 
 mod at_home;
+pub mod attack;
 mod bound;
 mod cases;
 mod claims;

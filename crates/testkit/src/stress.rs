@@ -65,7 +65,7 @@ pub(crate) async fn run(clients: &[Client], recorder: &Recorder, plan: &Plan) {
     }
 }
 
-fn kind(shape: Shape) -> Kind {
+pub(crate) fn kind(shape: Shape) -> Kind {
     match shape {
         Shape::Mutex | Shape::Multi => Kind::Mutex,
         Shape::FairMutex => Kind::Fair,
@@ -111,7 +111,7 @@ struct Worker {
 }
 
 /// One ask, ready to be made.
-enum Ask {
+pub(crate) enum Ask {
     Lock(Lock),
     Read(RwLock),
     Permits(Semaphore, u32),
@@ -182,18 +182,8 @@ impl Worker {
     }
 
     fn ask(&self, mode: Mode, claim: u64, expires: bool) -> Result<Ask> {
-        let (client, name, note) = (&self.client, self.plan.name.as_str(), claim.to_string());
         let ttl = if expires { SHORT } else { self.plan.ttl };
-        Ok(match (self.plan.shape, mode) {
-            (Shape::RwLock, Mode::Shared) => Ask::Read(client.rw_lock(name)?.note(note)?.ttl(ttl)?.keep(!expires)),
-            (_, Mode::Permits { take, of }) => {
-                Ask::Permits(client.semaphore(name, of)?.note(note)?.ttl(ttl)?.keep(!expires), take)
-            }
-            (Shape::ReentrantMutex, _) => {
-                Ask::Enter(client.reentrant_mutex(name)?.note(note)?.ttl(ttl)?.keep(!expires), self.owner.clone())
-            }
-            (shape, _) => Ask::Lock(shape.make(client, name)?.note(&note)?.ttl(ttl)?.keep(!expires)),
-        })
+        Ask::new((&self.client, &self.owner), self.plan.shape, &self.plan.name, mode, claim, ttl, !expires)
     }
 
     async fn stay(&mut self, held: &Held) {
@@ -233,7 +223,30 @@ impl Worker {
 }
 
 impl Ask {
-    async fn now(&self) -> Result<Option<Held>> {
+    /// Of this client, and of this owner where that matters, with its number as a note.
+    pub(crate) fn new(
+        (client, owner): (&Client, &Owner),
+        shape: Shape,
+        name: &str,
+        mode: Mode,
+        claim: u64,
+        ttl: Duration,
+        keep: bool,
+    ) -> Result<Self> {
+        let note = claim.to_string();
+        Ok(match (shape, mode) {
+            (Shape::RwLock, Mode::Shared) => Ask::Read(client.rw_lock(name)?.note(note)?.ttl(ttl)?.keep(keep)),
+            (_, Mode::Permits { take, of }) => {
+                Ask::Permits(client.semaphore(name, of)?.note(note)?.ttl(ttl)?.keep(keep), take)
+            }
+            (Shape::ReentrantMutex, _) => {
+                Ask::Enter(client.reentrant_mutex(name)?.note(note)?.ttl(ttl)?.keep(keep), owner.clone())
+            }
+            (shape, _) => Ask::Lock(shape.make(client, name)?.note(&note)?.ttl(ttl)?.keep(keep)),
+        })
+    }
+
+    pub(crate) async fn now(&self) -> Result<Option<Held>> {
         match self {
             Ask::Lock(lock) => lock.try_lock().await,
             Ask::Read(lock) => Ok(lock.try_read().await?.map(Held::One)),
@@ -242,7 +255,7 @@ impl Ask {
         }
     }
 
-    async fn for_so_long(&self, wait: Duration) -> Result<Option<Held>> {
+    pub(crate) async fn for_so_long(&self, wait: Duration) -> Result<Option<Held>> {
         match self {
             Ask::Lock(lock) => lock.try_lock_for(wait).await,
             Ask::Read(lock) => Ok(lock.try_read_for(wait).await?.map(Held::One)),
@@ -251,7 +264,7 @@ impl Ask {
         }
     }
 
-    async fn for_ever(&self) -> Result<Held> {
+    pub(crate) async fn for_ever(&self) -> Result<Held> {
         match self {
             Ask::Lock(lock) => lock.lock().await,
             Ask::Read(lock) => Ok(Held::One(lock.read().await?)),

@@ -11,7 +11,7 @@
 
 use std::sync::Arc;
 
-use tenure_core::{Claim, ClaimId, Mode, Result};
+use tenure_core::{Claim, ClaimId, Instant, Mode, Result};
 
 use crate::error::refused;
 use crate::inner::{Entry, Inner};
@@ -29,9 +29,23 @@ impl Inner {
     pub(crate) async fn downgrade(self: &Arc<Self>, claim: &Claim) -> Result<bool> {
         let Some(entry) = self.entry(claim.id) else { return Ok(false) };
         let _turn = entry.turn.lock().await;
-        match self.settled(claim.id).await? {
-            Some(entry) if entry.mode == Mode::Exclusive => self.make_reader(claim, &entry).await,
-            entry => Ok(entry.is_some()),
+        let deadline = Instant::now() + self.settings.answer_limit;
+        loop {
+            let done = match self.settled(claim.id).await {
+                Ok(Some(entry)) if entry.mode == Mode::Exclusive => self.make_reader(claim, &entry).await,
+                settled => settled.map(|entry| entry.is_some()),
+            };
+            let error = match done {
+                Err(error) if error.is_transient() => error,
+                done => return done,
+            };
+            // The connection was lost, perhaps with the answer: `settled` asks over the next one.
+            let left = deadline.since(Instant::now());
+            match tokio::time::timeout(left, entry.user.0.here()).await {
+                Ok(Ok(())) if !left.is_zero() => {}
+                Ok(Err(_)) => return Ok(false),
+                _ => return Err(error),
+            }
         }
     }
 

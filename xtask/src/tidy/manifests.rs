@@ -16,7 +16,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("tenure-testkit", &["tenure-core"]),
     ("tenure-sim", &["tenure-core", "tenure-testkit"]),
     ("tenure-examples", &["tenure"]),
-    ("xtask", &["tenure"]),
+    ("xtask", &["tenure", "tenure-testkit"]),
     ("tenure-peers", &["tenure", "tenure-testkit"]),
 ];
 

@@ -38,6 +38,9 @@ pub struct Event {
     /// For how long, in nanoseconds, a grant stands that was made to somebody in line who does not come, if that is shorter than usual.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stands: Option<u64>,
+    /// For [`Phase::Unknown`]: the error's kind, if there was one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
 }
 
 impl Event {
@@ -57,6 +60,7 @@ impl Event {
             mode: Mode::Exclusive,
             owner: None,
             stands: None,
+            error: None,
         }
     }
 
@@ -112,6 +116,8 @@ pub enum Op {
     Write,
     /// Saw somebody lead, with this term as token (`ok`).
     Observe,
+    /// The test began (`invoke`) or ended (`ok`) a fault.
+    Fault,
 }
 
 /// How far it had got.

@@ -66,7 +66,8 @@ fn hold(claim: u64, events: &[&Event], last_seen: &HashMap<u32, u64>) -> Option<
     // The window as the holder last knew it; a renewal moves it on.
     let until = events.iter().rev().find_map(|event| event.until).unwrap_or(u64::MAX);
     let let_go = events.iter().find(|event| (event.op, event.phase) == (Op::Release, Phase::Invoke) || event.op == Op::Lost);
-    let gone = events.iter().find(|event| event.op == Op::Release && event.phase != Phase::Invoke).map(|event| event.t);
+    let is_gone = |event: &&&Event| event.op == Op::Release && matches!(event.phase, Phase::Ok | Phase::Fail);
+    let gone = events.iter().find(is_gone).map(|event| event.t);
     let silent = || last_seen.get(&granted.process).copied().unwrap_or(granted.t) + 1; // it did trust at that moment
     let to = let_go.map_or_else(silent, |event| event.t).min(until).max(granted.t);
     let mut segments = vec![Segment { from: granted.t, to, mode: granted.mode }];

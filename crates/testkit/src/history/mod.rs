@@ -24,7 +24,7 @@ mod hold;
 mod on_disk;
 mod recorder;
 
-pub use check::{LOSS_NOTICE, Violation, check, expect_sound, expect_sound_but_order};
+pub use check::{LOSS_NOTICE, Violation, check, check_within, expect_sound, expect_sound_but_order};
 pub use event::{Event, Kind, Mode, Op, Phase};
 pub use hold::{Hold, Segment};
 pub use recorder::{Recorder, Task};
@@ -58,6 +58,16 @@ impl History {
         Ok(History::new(events))
     }
 
+    /// Writes it as JSON lines, in order of time.
+    pub fn write(&self, file: impl AsRef<Path>) -> std::io::Result<()> {
+        let mut text = String::new();
+        for event in &self.events {
+            text += &serde_json::to_string(event)?;
+            text.push('\n');
+        }
+        std::fs::write(file, text)
+    }
+
     /// This history, of a store where readers that enter at the same time may have the same number.
     pub fn where_readers_may_share(self) -> Self {
         History { readers_may_share: true, ..self }
@@ -84,6 +94,28 @@ impl History {
     /// Every hold of a name, in order of when its holder learned of it.
     pub fn holds(&self, lock: &str) -> Vec<Hold> {
         hold::holds(&self.events, lock)
+    }
+
+    /// Every grant whose token was not above all that were known when it was asked for, or that somebody else has who holds alone: with
+    /// those a fence lets a late holder pass, whatever became of exclusion. (Of two who hold at once, either may be the first to
+    /// learn of it.)
+    pub fn stale_tokens(&self, lock: &str) -> Vec<String> {
+        let (known, mut asked) = (self.holds(lock), self.holds(lock));
+        asked.sort_by_key(|hold| hold.invoked);
+        let same_owner = |a: &Hold, b: &Hold| a.owner.is_some() && (a.owner, a.token) == (b.owner, b.token);
+        let mut stale = Vec::new();
+        for hold in &asked {
+            let later = |other: &&Hold| other.from < hold.invoked && other.token >= hold.token && !same_owner(other, hold);
+            if let Some(other) = known.iter().find(later) {
+                stale.push(format!("{lock:?}: token {} was given when {} was known", hold.token, other.token));
+            }
+            let alone = |hold: &Hold| hold.segments[0].mode == Mode::Exclusive;
+            let twin = |other: &&Hold| other.claim < hold.claim && other.token == hold.token && !same_owner(other, hold);
+            if alone(hold) && known.iter().any(|other| twin(&other) && alone(other)) {
+                stale.push(format!("{lock:?}: token {} was given twice", hold.token));
+            }
+        }
+        stale
     }
 
     /// How many asks were granted: a history that granted nothing proves nothing.

@@ -114,6 +114,13 @@ impl Task {
         self.recorder.write(Event { op, phase, until, t: Instant::now().as_nanos(), ..self.event.clone() });
     }
 
+    /// Records that an operation ended with an error that says nothing about what the store did.
+    pub fn failed(&self, op: Op, error: &tenure_core::Error) {
+        let mut pen = self.clone();
+        pen.event.error = Some(format!("{:?}", error.kind()));
+        pen.write(op, Phase::Unknown, None);
+    }
+
     /// Checks the guard and records what it said, with the moment before and the window after: see P12.
     pub fn checks(&self, held: &crate::Held) {
         let t = Instant::now().as_nanos();

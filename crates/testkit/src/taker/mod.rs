@@ -6,7 +6,7 @@
 
 mod serve;
 
-pub(crate) use serve::serve;
+pub(crate) use serve::{serve, serve_client};
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::PathBuf;
@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
+use crate::attack::Plan;
 use crate::{LIMIT, Shape, in_time};
 
 /// The variable that makes the `taker` test a taker; its value is the store's URL.
@@ -65,6 +66,8 @@ pub enum Order {
         /// Where the history goes.
         history: PathBuf,
     },
+    /// Take part in these histories of an attack, whose files are in this directory.
+    Attack(Vec<Plan>, PathBuf),
     /// End, letting go of nothing.
     Exit,
 }

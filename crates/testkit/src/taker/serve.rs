@@ -11,6 +11,7 @@ use tenure_core::{Backend, Client, ErrorKind, Instant, Result};
 use tokio::task::JoinHandle;
 
 use super::{MARK, Order, Reply, Slot, TAKER, Wanted};
+use crate::attack;
 use crate::fenced::FencedFile;
 use crate::harness::client_of;
 use crate::history::Recorder;
@@ -21,10 +22,15 @@ use crate::{Held, Lock};
 
 /// What the `taker` test does: nothing, unless it was started to be one.
 pub(crate) fn serve(open: impl Fn(&str) -> BoxFuture<'_, Result<Arc<dyn Backend>>>) {
+    serve_client(async |url| client_of(open(url).await.expect("the store can be opened")));
+}
+
+/// The same for whoever makes whole clients.
+pub(crate) fn serve_client(connect: impl AsyncFn(&str) -> Client) {
     let Ok(url) = std::env::var(TAKER) else { return };
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime can be built");
-    let client = runtime.block_on(async { client_of(open(&url).await.expect("the store can be opened")) });
+    let client = runtime.block_on(connect(&url));
     let mut taker = Serving { client, held: HashMap::new(), asking: HashMap::new(), passing: HashMap::new() };
     reply(&Reply::Ready);
     for line in std::io::stdin().lock().lines() {
@@ -120,6 +126,10 @@ impl Serving {
                 let plan = Plan { shape: wanted.shape, name: wanted.name, tasks, rounds, ttl: wanted.ttl };
                 stress::run(std::slice::from_ref(&self.client), &recorder, &plan).await;
                 self.was_told().await
+            }
+            Order::Attack(plans, dir) => {
+                attack::take_part(&self.client, &plans, &dir).await?;
+                Reply::Done
             }
             Order::Exit => Reply::Done,
         })

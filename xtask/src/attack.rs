@@ -1,0 +1,89 @@
+//! The words of `xtask attack`: the attack itself is in the testkit.
+
+#![expect(clippy::print_stdout, reason = "a chore's result is what it prints")]
+
+use std::error::Error;
+use std::fs;
+use std::time::{Duration, Instant};
+
+use tenure_testkit::attack::{self, Fault, Options, Store, Summary};
+
+use crate::tree::Tree;
+
+/// Where the summary's table begins in its page.
+const BEGIN: &str = "<!-- attack -->";
+/// Where it ends.
+const END: &str = "<!-- /attack -->";
+/// The summary.
+const PAGE: &str = "docs/attack.md";
+
+/// Rounds at a time; most of them wait.
+const WIDTH: usize = 16;
+
+/// What the arguments ask for; nothing if they ask for something else.
+pub fn options(arguments: &[String]) -> Option<Options> {
+    let dir = Tree::root().join("target/attack");
+    let (mut stores, mut faults) = (Vec::new(), Vec::new());
+    let mut options =
+        Options { stores: vec![], faults: vec![], lasts: Duration::ZERO, seed: 1, dir, width: WIDTH, taker: "attack" };
+    let mut minutes = None;
+    let mut arguments = arguments.iter();
+    while let Some(argument) = arguments.next() {
+        let value = arguments.next()?;
+        match argument.as_str() {
+            "--minutes" => minutes = Some(value.parse::<f64>().ok().filter(|minutes| *minutes >= 0.0)?),
+            "--store" => stores.push(*Store::ALL.iter().find(|store| store.words().0 == value)?),
+            "--fault" => faults.push(*Fault::ALL.iter().find(|fault| fault.words().0 == value)?),
+            "--seed" => options.seed = value.parse().ok()?,
+            "--out" => options.dir = value.into(),
+            "--width" => options.width = value.parse().ok().filter(|width| *width > 0)?,
+            _ => return None,
+        }
+    }
+    options.lasts = Duration::from_secs_f64(minutes? * 60.0);
+    options.stores = if stores.is_empty() { Store::ALL.to_vec() } else { stores };
+    options.faults = if faults.is_empty() { Fault::ALL.to_vec() } else { faults };
+    Some(options)
+}
+
+/// What a second process does.
+pub fn serve() {
+    attack::serve(|url| Box::pin(tenure::connect(url)));
+}
+
+/// Whether this process is a second one.
+pub use tenure_testkit::attack::is_second_process;
+
+/// Runs it; whether everything that is promised was kept.
+pub fn run(options: &Options) -> Result<bool, Box<dyn Error>> {
+    let began = Instant::now();
+    let summary = attack::run(options, |url| Box::pin(tenure::connect(url)), |violation| println!("{violation}"))?;
+    let (table, total) = (summary.table(&options.stores, &options.faults), summary.total());
+    let text = format!("{}\n\n{table}", sentence(&summary, options, began.elapsed()));
+    println!("{text}\nhistories: {}", options.dir.display());
+    if options.stores.len() == Store::ALL.len() && options.faults.len() == Fault::ALL.len() {
+        write(&text)?;
+    }
+    Ok(total.broken == 0 && total.grants > 0)
+}
+
+fn sentence(summary: &Summary, options: &Options, took: Duration) -> String {
+    let total = summary.total();
+    let (histories, timed, grants, broken) = (total.histories, total.timed, total.grants, total.broken);
+    let fewest = summary.fewest().map_or(0, |(_, _, histories)| histories);
+    let (minutes, seed) = (took.as_secs_f64() / 60.0, options.seed);
+    format!(
+        "{histories} histories with {grants} grants in {minutes:.0} minutes, at least {fewest} for each pair, {timed} of them on a machine \
+         quiet enough to judge bounds in time: {broken} violations. \
+         `cargo run --release -p xtask -- attack --minutes {minutes:.0} --seed {seed}`"
+    )
+}
+
+/// Writes the table into its page, between its two markers.
+fn write(text: &str) -> Result<(), Box<dyn Error>> {
+    let path = Tree::root().join(PAGE);
+    let page = fs::read_to_string(&path)?;
+    let parts = page.split_once(BEGIN).and_then(|(before, rest)| Some((before, rest.split_once(END)?.1)));
+    let (before, after) = parts.ok_or_else(|| format!("{PAGE} has no {BEGIN} … {END}"))?;
+    Ok(fs::write(&path, format!("{before}{BEGIN}\n{text}\n{END}{after}"))?)
+}
