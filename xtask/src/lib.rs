@@ -6,10 +6,12 @@
 //! - [`table`]: the README's table of kinds and stores, made from what each store says of itself
 //! - [`api`]: every public name with its signature, committed in `api/`, so that a change to it is a diff someone reads
 //! - [`runner`]: the workspace's test programs, side by side
+//! - [`mutants`]: bugs planted on purpose, each with the test that must fail
 //! - [`tree`], [`manifest`]: how they see the repository
 
 pub mod api;
 pub mod manifest;
+pub mod mutants;
 pub mod runner;
 pub mod table;
 pub mod tidy;

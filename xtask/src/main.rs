@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use xtask::runner::{self, Options, Schedule};
 use xtask::tree::Tree;
-use xtask::{api, table, tidy};
+use xtask::{api, mutants, table, tidy};
 
 const USAGE: &str = "\
 usage: cargo run -p xtask -- CHORE
@@ -18,7 +18,10 @@ usage: cargo run -p xtask -- CHORE
   fix     write both: the README's table, and api/
   test [--width N] [--fast] [PART…]
           build the test programs and run them, N at a time (3); with --fast without the slow ones;
-          with PARTs only those whose PACKAGE/TARGET contains one";
+          with PARTs only those whose PACKAGE/TARGET contains one
+  mutants [--list] [PART…]
+          plant each bug of xtask/mutants/ in a copy of the tree and see that its test fails; with
+          PARTs only those whose name contains one";
 
 /// How many programs run at a time on two cores; CONTRIBUTING.md has the measurement.
 const WIDTH: usize = 3;
@@ -41,6 +44,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
             }
             return Ok(usage());
         }
+        Some("mutants") => return mutants(&arguments[1..]),
         _ => return Ok(usage()),
     }
     Ok(ExitCode::SUCCESS)
@@ -63,6 +67,23 @@ fn test_options(arguments: &[String]) -> Option<Options> {
         }
     }
     Some(options)
+}
+
+fn mutants(arguments: &[String]) -> Result<ExitCode, Box<dyn Error>> {
+    let (flags, parts): (Vec<_>, Vec<_>) = arguments.iter().partition(|argument| argument.starts_with('-'));
+    let list = match flags[..] {
+        [] => false,
+        [flag] if flag == "--list" => true,
+        _ => return Ok(usage()),
+    };
+    let mut mutants = mutants::all(&Tree::here()?)?;
+    mutants.retain(|mutant| parts.is_empty() || parts.iter().any(|part| mutant.name.contains(part.as_str())));
+    if list {
+        mutants.iter().for_each(|mutant| println!("{mutant}"));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let caught = mutants::run(&Tree::root(), &mutants)?;
+    Ok(if caught { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn tidy() -> std::io::Result<ExitCode> {
