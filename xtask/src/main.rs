@@ -21,7 +21,7 @@ usage: cargo run -p xtask -- CHORE
           with PARTs only those whose PACKAGE/TARGET contains one
   mutants [--list] [PART…]
           plant each bug of xtask/mutants/ in a copy of the tree and see that its test fails; with
-          PARTs only those whose name contains one";
+          PARTs only those whose name, or the PACKAGE/TARGET of its test, contains one";
 
 /// How many programs run at a time on two cores; CONTRIBUTING.md has the measurement.
 const WIDTH: usize = 3;
@@ -77,7 +77,7 @@ fn mutants(arguments: &[String]) -> Result<ExitCode, Box<dyn Error>> {
         _ => return Ok(usage()),
     };
     let mut mutants = mutants::all(&Tree::here()?)?;
-    mutants.retain(|mutant| parts.is_empty() || parts.iter().any(|part| mutant.name.contains(part.as_str())));
+    mutants.retain(|mutant| parts.is_empty() || parts.iter().any(|part| mutant.is_meant_by(part)));
     if list {
         mutants.iter().for_each(|mutant| println!("{mutant}"));
         return Ok(ExitCode::SUCCESS);

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use desk::{Fortune, Server, Weather};
 use tenure_core::lease::Lease;
-use tenure_core::{Backend, Claim, Client, ErrorKind, Kind, LockName, Wait};
+use tenure_core::{Backend, Claim, Client, ErrorKind, Instant, Kind, LockName, Wait};
 use tenure_testkit::{Harness, claim, eventually, eventually_async, in_time};
 
 macro_rules! harness {
@@ -72,6 +72,23 @@ async fn a_client_that_ends_in_the_middle_of_a_chore_leaves_nothing() {
     eventually("there is something to remove", || server.chores.load(Ordering::Relaxed) > 0).await;
     client.close().await.unwrap();
     assert_eq!(server.residue(), 0);
+}
+
+/// A window counts from the sending of its request, since the server may have counted from then: an answer that comes late makes it no
+/// longer.
+#[tokio::test]
+async fn a_late_answer_makes_no_window_longer() {
+    let (late, ttl) = (Duration::from_millis(500), Duration::from_secs(6));
+    let server = Server::new(Weather::Fair);
+    server.late.store(late.as_millis() as u64, Ordering::Relaxed);
+    let client = Client::new(Lease::new(server.desk())).unwrap();
+    let held = client.mutex("x").unwrap().ttl(ttl).unwrap().lock().await.unwrap();
+    let first = held.valid_until();
+    assert!(first <= Instant::now() - late + ttl, "what is heard now was asked for before that");
+    eventually("it is renewed", || held.valid_until() > first).await;
+    let second = held.valid_until();
+    assert!(second <= Instant::now() - late + ttl, "what is heard now was asked for before that");
+    held.release().await.unwrap();
 }
 
 /// A server may show a grant that it has not written yet, and be killed. A hold that nobody renews would never learn of it: it is not

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure_core::{ErrorKind, Event, Phase};
+use tenure_core::{ErrorKind, Event, Instant, Phase};
 use tenure_testkit::proxy::{After, Fault, Toward, Which};
 use tenure_testkit::{eventually, in_time};
 
@@ -48,6 +48,25 @@ async fn a_place_in_line_is_found_again() {
         }
         leaves_nothing(&stage.server, [holder, client]).await;
     }
+}
+
+/// A window counts from the sending of its request, since the server may have counted from then: a reply that comes late makes it no
+/// longer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_late_reply_makes_no_window_longer() {
+    let (late, ttl) = (Duration::from_millis(500), Duration::from_secs(6));
+    let stage = Stage::new();
+    let client = stage.proxied().await;
+    client.mutex("warm").unwrap().lock().await.unwrap().release().await.unwrap();
+    stage.proxy.set(Which::All, Fault::Delay(Toward::Client, late));
+    let held = in_time("the lock", client.mutex("x").unwrap().ttl(ttl).unwrap().lock()).await.unwrap();
+    let first = held.valid_until();
+    assert!(first <= Instant::now() - late + ttl, "what is heard now was asked for before that");
+    eventually("it is renewed", || held.valid_until() > first).await;
+    let second = held.valid_until();
+    assert!(second <= Instant::now() - late + ttl, "what is heard now was asked for before that");
+    held.release().await.unwrap();
+    leaves_nothing(&stage.server, [client]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
