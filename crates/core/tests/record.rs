@@ -133,7 +133,11 @@ proptest! {
                     }
                     prop_assert!(record.renew(id(claim), at).is_none(), "an ended claim cannot be renewed");
                 }
-                Verb::Renew { claim } => drop(record.renew(id(claim), at)),
+                Verb::Renew { claim } => {
+                    let ticket = record.line.iter().find(|ticket| ticket.id == id(claim));
+                    let is_held = ticket.is_some_and(|ticket| matches!(ticket.stage, Stage::Held { expires, .. } if expires > at.now));
+                    prop_assert_eq!(record.renew(id(claim), at).is_some(), is_held, "what has expired is not brought back to life");
+                }
                 Verb::Downgrade { claim } => {
                     let before = held(&record, claim);
                     let is_held = record.downgrade(id(claim), at, &mut woken);
