@@ -128,7 +128,11 @@ proptest! {
                     asked += 1;
                 }
                 Verb::End { claim } => {
-                    if record.end(id(claim), Duration::from_secs(claim as u64 % 2 * 3), at, &mut woken) {
+                    let ticket = record.line.iter().find(|ticket| ticket.id == id(claim));
+                    let is_there = ticket.is_some_and(|ticket| !matches!(ticket.stage, Stage::Closing { .. }));
+                    let was_there = record.end(id(claim), Duration::from_secs(claim as u64 % 2 * 3), at, &mut woken);
+                    prop_assert_eq!(was_there, is_there, "what was broken, and only keeps the name closed, was not there");
+                    if was_there {
                         ended.insert(id(claim));
                     }
                     prop_assert!(record.renew(id(claim), at).is_none(), "an ended claim cannot be renewed");
