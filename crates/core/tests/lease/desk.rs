@@ -105,6 +105,11 @@ impl Server {
         state.names.len() + state.cells.len() + state.mail.values().map(Vec::len).sum::<usize>()
     }
 
+    /// How many ends have left a mark.
+    pub(crate) fn marks(&self) -> usize {
+        self.state().marks.len()
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }

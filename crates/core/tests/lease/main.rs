@@ -138,6 +138,18 @@ async fn a_grant_that_was_broken_before_it_was_found_is_not_believed() {
     }
 }
 
+/// Where a copy of an ask may still arrive, the end of its claim leaves a mark, and nowhere else.
+#[tokio::test]
+async fn an_end_leaves_a_mark_where_a_copy_of_its_ask_may_arrive() {
+    let server = Server::new(Weather::Fair);
+    let client = Client::new(Lease::new(server.desk())).unwrap();
+    for (fortune, marks) in [(None, 0), (Some(Fortune::Unanswered), 1)] {
+        server.next.lock().unwrap().extend(fortune);
+        client.mutex("x").unwrap().lock().await.unwrap().release().await.unwrap();
+        assert_eq!(server.marks(), marks, "{fortune:?}");
+    }
+}
+
 /// Whoever was refused for certain has nothing in the store, and troubles nobody with its end.
 #[tokio::test]
 async fn what_was_refused_needs_no_end() {

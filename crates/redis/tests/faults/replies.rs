@@ -54,7 +54,7 @@ async fn a_place_in_line_is_found_again() {
 /// longer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_late_reply_makes_no_window_longer() {
-    let (late, ttl) = (Duration::from_millis(500), Duration::from_secs(6));
+    let (late, ttl) = (Duration::from_millis(500), Duration::from_secs(9));
     let stage = Stage::new();
     let client = stage.proxied().await;
     let held = client.mutex("x").unwrap().ttl(ttl).unwrap().lock().await.unwrap();
