@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use xtask::runner::{self, Options, Schedule};
 use xtask::tree::Tree;
-use xtask::{api, attack, table, tidy};
+use xtask::{api, attack, mutants, table, tidy};
 
 const USAGE: &str = "\
 usage: cargo run -p xtask -- CHORE
@@ -21,7 +21,10 @@ usage: cargo run -p xtask -- CHORE
           with PARTs only those whose PACKAGE/TARGET contains one
   attack --minutes N [--store NAME …] [--fault NAME …] [--seed S] [--out DIR] [--width N]
           run random histories of stores under faults and check them; with all stores and faults,
-          write docs/attack.md";
+          write docs/attack.md
+  mutants [--list] [PART…]
+          plant each bug of xtask/mutants/ in a copy of the tree and see that its test fails; with
+          PARTs only those whose name, or the PACKAGE/TARGET of its test, contains one";
 
 /// How many programs run at a time on two cores; CONTRIBUTING.md has the measurement.
 const WIDTH: usize = 3;
@@ -52,6 +55,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
             Some(_) => return Ok(ExitCode::FAILURE),
             None => return Ok(usage()),
         },
+        Some("mutants") => return mutants(&arguments[1..]),
         _ => return Ok(usage()),
     }
     Ok(ExitCode::SUCCESS)
@@ -74,6 +78,23 @@ fn test_options(arguments: &[String]) -> Option<Options> {
         }
     }
     Some(options)
+}
+
+fn mutants(arguments: &[String]) -> Result<ExitCode, Box<dyn Error>> {
+    let (flags, parts): (Vec<_>, Vec<_>) = arguments.iter().partition(|argument| argument.starts_with('-'));
+    let list = match flags[..] {
+        [] => false,
+        [flag] if flag == "--list" => true,
+        _ => return Ok(usage()),
+    };
+    let mut mutants = mutants::all(&Tree::here()?)?;
+    mutants.retain(|mutant| parts.is_empty() || parts.iter().any(|part| mutant.is_meant_by(part)));
+    if list {
+        mutants.iter().for_each(|mutant| println!("{mutant}"));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let caught = mutants::run(&Tree::root(), &mutants)?;
+    Ok(if caught { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn tidy() -> std::io::Result<ExitCode> {

@@ -93,9 +93,9 @@ impl Schedule {
 
 /// One test program that cargo has built.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Program {
+pub(crate) struct Program {
     /// `PACKAGE/TARGET`; the unit tests of a library are `PACKAGE/lib`.
-    label: String,
+    pub(crate) label: String,
     path: PathBuf,
     /// The package's directory, in which cargo runs its tests.
     dir: PathBuf,
@@ -103,7 +103,7 @@ struct Program {
 
 /// Builds every test program and runs them. Returns whether all cases passed.
 pub fn run(root: &Path, schedule: &Schedule, options: &Options) -> io::Result<bool> {
-    let programs = built(root)?;
+    let programs = built(&mut cargo_test(root, &["--workspace"]))?;
     let unknown = schedule.unknown(&programs);
     if !unknown.is_empty() {
         return Err(io::Error::other(format!("xtask/schedule.txt names programs that do not exist: {unknown:?}")));
@@ -130,13 +130,17 @@ fn labels(programs: &[Program]) -> String {
     programs.iter().map(|program| program.label.as_str()).collect::<Vec<_>>().join(", ")
 }
 
-/// Asks cargo to build the test programs and which they are.
-fn built(root: &Path) -> io::Result<Vec<Program>> {
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-        .args(["test", "--workspace", "--locked", "--no-run", "--quiet", "--message-format=json-render-diagnostics"])
-        .current_dir(root)
-        .stdout(Stdio::piped())
-        .spawn()?;
+/// `cargo test --no-run` for the chosen packages and targets.
+pub(crate) fn cargo_test(root: &Path, chosen: &[&str]) -> Command {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.arg("test").args(chosen).args(["--locked", "--no-run", "--quiet", "--message-format=json-render-diagnostics"]);
+    cargo.current_dir(root);
+    cargo
+}
+
+/// Has cargo build test programs, and says which they are.
+pub(crate) fn built(cargo: &mut Command) -> io::Result<Vec<Program>> {
+    let mut cargo = cargo.stdout(Stdio::piped()).spawn()?;
     let lines = BufReader::new(cargo.stdout.take().expect("it is piped")).lines();
     let programs = lines.filter_map(|line| line.map(|line| Program::parse(&line)).transpose()).collect::<io::Result<_>>()?;
     if cargo.wait()?.success() { Ok(programs) } else { Err(io::Error::other("cargo could not build the tests")) }
@@ -176,12 +180,15 @@ impl Program {
         Some(Program { label, path, dir })
     }
 
-    /// Runs it to its end, with its output in a file, so that it never waits for a reader.
-    fn run(&self) -> io::Result<Outcome> {
+    /// Runs the cases whose names contain one of these, or all of them, and kills it after `limit`.
+    ///
+    /// Its output goes to a file, so that it never waits for a reader.
+    pub(crate) fn run(&self, cases: &[String], limit: Duration) -> io::Result<Outcome> {
         let begun = Instant::now();
         let mut output = tempfile::tempfile()?;
         let threads = std::env::var_os("RUST_TEST_THREADS").unwrap_or_else(|| CASES_AT_ONCE.into());
         let mut child = Command::new(&self.path)
+            .args(cases)
             .current_dir(&self.dir)
             .env("RUST_TEST_THREADS", threads)
             .env("CARGO_MANIFEST_DIR", &self.dir)
@@ -194,14 +201,14 @@ impl Program {
             if let Some(status) = child.try_wait()? {
                 break status;
             }
-            if begun.elapsed() > PROGRAM_LIMIT && !hung {
+            if begun.elapsed() > limit && !hung {
                 hung = true;
                 child.kill()?;
             }
             thread::sleep(Duration::from_millis(20));
         };
         let text = read_whole(&mut output)?;
-        Ok(Outcome::judge(status, hung, text, begun.elapsed()))
+        Ok(Outcome::judge(status, hung.then_some(limit), text, begun.elapsed()))
     }
 }
 
@@ -214,29 +221,33 @@ fn read_whole(file: &mut File) -> io::Result<String> {
 
 /// How one program ended.
 #[derive(Debug)]
-struct Outcome {
-    passed: usize,
-    failed: usize,
-    took: Duration,
+pub(crate) struct Outcome {
+    pub(crate) passed: usize,
+    pub(crate) failed: usize,
+    pub(crate) took: Duration,
     /// What it printed, and what is wrong with it as a whole; empty if all is well.
-    complaint: String,
+    pub(crate) complaint: String,
+    /// The first case that failed, if it could still name one.
+    pub(crate) first_failed: Option<String>,
 }
 
 impl Outcome {
-    fn judge(status: ExitStatus, hung: bool, text: String, took: Duration) -> Self {
+    /// `hung`: after how long it was killed.
+    fn judge(status: ExitStatus, hung: Option<Duration>, text: String, took: Duration) -> Self {
         let (passed, mut failed) = counts(&text).unwrap_or_default();
         let mut complaint = String::new();
         if !status.success() {
             // A program that died before it could count its cases failed as one.
             failed = failed.max(1);
             complaint = failures(&text).to_owned();
-            let why = if hung { format!("killed after {} s", PROGRAM_LIMIT.as_secs()) } else { status.to_string() };
+            let why = hung.map_or_else(|| status.to_string(), |limit| format!("killed after {} s", limit.as_secs()));
             complaint.push_str(&format!("\n{why}\n"));
         } else if passed == 0 && counts(&text).is_none() {
             failed = 1;
             complaint = format!("{text}\nit ended well and said nothing of its cases\n");
         }
-        Outcome { passed, failed, took, complaint }
+        let first_failed = text.lines().find_map(|line| line.strip_prefix("test ")?.strip_suffix(" ... FAILED"));
+        Outcome { passed, failed, took, first_failed: first_failed.map(str::to_owned), complaint }
     }
 }
 
@@ -304,11 +315,12 @@ fn run_all(programs: Vec<Program>, width: usize, report: &Report) {
                 loop {
                     let next = queue.lock().expect("nobody panics with it").next();
                     let Some(program) = next else { return };
-                    let outcome = program.run().unwrap_or_else(|error| Outcome {
+                    let outcome = program.run(&[], PROGRAM_LIMIT).unwrap_or_else(|error| Outcome {
                         passed: 0,
                         failed: 1,
                         took: Duration::ZERO,
                         complaint: format!("{} could not be run: {error}\n", program.path.display()),
+                        first_failed: None,
                     });
                     report.add(&program, &outcome);
                 }
@@ -361,12 +373,12 @@ mod tests {
 
     #[test]
     fn a_program_that_dies_or_says_nothing_has_failed() {
-        let judge = |code, text: &str| Outcome::judge(ExitStatus::from_raw(code), false, text.to_owned(), Duration::ZERO);
+        let judge = |code, text: &str| Outcome::judge(ExitStatus::from_raw(code), None, text.to_owned(), Duration::ZERO);
         assert_eq!(judge(9, "running 3 tests").failed, 1);
         assert_eq!(judge(0, "").failed, 1);
         let failing = "test a ... ok\ntest b ... FAILED\n\nfailures:\n\n---- b stdout ----\nwhy\n\ntest result: FAILED. 1 passed; 1 failed;";
         let outcome = judge(256, failing);
-        assert_eq!((outcome.passed, outcome.failed), (1, 1));
+        assert_eq!((outcome.passed, outcome.failed, outcome.first_failed.as_deref()), (1, 1, Some("b")));
         assert!(outcome.complaint.contains("why") && !outcome.complaint.contains("test a"));
         assert_eq!(judge(0, "test result: ok. 0 passed; 0 failed; 0 ignored").failed, 0);
     }

@@ -327,6 +327,24 @@ mod tests {
     }
 
     #[test]
+    fn a_window_leaves_the_margin() {
+        let claim = Claim {
+            name: LockName::new("x").unwrap(),
+            kind: Kind::Mutex,
+            mode: Mode::Exclusive,
+            id: ClaimId::from_bytes([7; 16]),
+            ttl: Duration::from_secs(30),
+            handover_ttl: HANDOVER_TTL,
+            lock_delay: Duration::ZERO,
+            min_hold: Duration::ZERO,
+            note: Note::none(),
+            origin: Origin { host: "here".into(), pid: 1 },
+        };
+        let sent = Instant::from_nanos(7);
+        assert_eq!(claim.window(sent) + margin(claim.ttl), sent + claim.ttl);
+    }
+
+    #[test]
     fn debug_hides_the_secret() {
         let id = ClaimId::from_bytes(*b"sixteen  secrets");
         assert!(!format!("{id:?}").contains("secret"));

@@ -231,6 +231,15 @@ mod tests {
     }
 
     #[test]
+    fn a_yes_after_the_end_is_too_late_though_nobody_looked_before() {
+        let mut state = kept();
+        state.tick(at(2));
+        state.sent();
+        state.renewed(at(10), at(8), at(7));
+        assert_eq!(state.phase, Phase::Lost);
+    }
+
+    #[test]
     fn a_renewal_makes_it_safe_again() {
         let mut state = kept();
         state.tick(at(2));

@@ -128,12 +128,20 @@ proptest! {
                     asked += 1;
                 }
                 Verb::End { claim } => {
-                    if record.end(id(claim), Duration::from_secs(claim as u64 % 2 * 3), at, &mut woken) {
+                    let ticket = record.line.iter().find(|ticket| ticket.id == id(claim));
+                    let is_there = ticket.is_some_and(|ticket| !matches!(ticket.stage, Stage::Closing { .. }));
+                    let was_there = record.end(id(claim), Duration::from_secs(claim as u64 % 2 * 3), at, &mut woken);
+                    prop_assert_eq!(was_there, is_there, "what was broken, and only keeps the name closed, was not there");
+                    if was_there {
                         ended.insert(id(claim));
                     }
                     prop_assert!(record.renew(id(claim), at).is_none(), "an ended claim cannot be renewed");
                 }
-                Verb::Renew { claim } => drop(record.renew(id(claim), at)),
+                Verb::Renew { claim } => {
+                    let ticket = record.line.iter().find(|ticket| ticket.id == id(claim));
+                    let is_held = ticket.is_some_and(|ticket| matches!(ticket.stage, Stage::Held { expires, .. } if expires > at.now));
+                    prop_assert_eq!(record.renew(id(claim), at).is_some(), is_held, "what has expired is not brought back to life");
+                }
                 Verb::Downgrade { claim } => {
                     let before = held(&record, claim);
                     let is_held = record.downgrade(id(claim), at, &mut woken);

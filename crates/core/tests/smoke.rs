@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use futures_core::Stream as _;
 use tenure_core::memory::Memory;
-use tenure_core::{Client, ErrorKind, Event};
+use tenure_core::{Backend as _, Client, Clock, ErrorKind, Event, Kind, Token, Wait};
+use tenure_testkit::{claim, in_time};
 
 fn client() -> (Memory, Client) {
     let store = Memory::new();
@@ -31,6 +32,34 @@ async fn a_waiter_is_woken_by_the_release() {
     drop(second);
     client.close().await.unwrap();
     assert_eq!(store.residue(), 0);
+}
+
+/// Whoever waits for the loss is told when the store says so, and not when the window ends.
+#[tokio::test(start_paused = true)]
+async fn a_loss_wakes_whoever_waits_for_it() {
+    let (_store, client) = client();
+    let guard = client.mutex("x").unwrap().ttl(Duration::from_secs(600)).unwrap().keep(false).lock().await.unwrap();
+    let lost = guard.lost();
+    tokio::pin!(lost);
+    assert!(tokio::time::timeout(Duration::from_millis(1), &mut lost).await.is_err(), "it is held");
+    assert_eq!(client.break_holds("x", None).await.unwrap(), 1);
+    in_time("it is told", lost).await;
+}
+
+/// Whoever comes within one tick of the clock gets a higher token all the same, also if the name's record is gone by then.
+#[tokio::test(start_paused = true)]
+async fn tokens_rise_while_the_clock_stands_still() {
+    let store = Memory::with_clock(Clock::Simulated { origin: tokio::time::Instant::now() });
+    let backend = store.backend();
+    let mut last = Token::new(0);
+    for number in 0..3 {
+        let claim = claim(Kind::Mutex, number);
+        let grant = backend.acquire(&claim, Wait::No).await.unwrap().expect("it is free");
+        assert!(grant.token > last, "{} after {last}", grant.token);
+        last = grant.token;
+        backend.release(&claim).await.unwrap();
+        assert_eq!(store.residue(), 0, "nothing is left but the last token");
+    }
 }
 
 #[tokio::test]

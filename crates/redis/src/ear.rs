@@ -448,6 +448,14 @@ mod tests {
     }
 
     #[test]
+    fn a_second_that_has_begun_is_not_taken_for_a_whole_one() {
+        let (ear, at) = (Ear::default(), Address::new("localhost", 6379));
+        let server = Server { uptime: Some(Duration::from_secs(3)), ..Server::default() };
+        ear.connected(&at, &server, Instant::now(), 1_000_000);
+        assert_eq!(ear.run(&at).unwrap().uptime, Some(Duration::from_secs(2)));
+    }
+
+    #[test]
     fn who_came_first_is_touched_first() {
         let (ear, name) = (Ear::default(), LockName::new("x").unwrap());
         let ids: Vec<ClaimId> = (0..100).rev().map(|number| ClaimId::from_bytes([number; 16])).collect();

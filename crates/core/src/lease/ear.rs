@@ -694,6 +694,24 @@ mod tests {
         assert!(grant.until <= Instant::now() + claim().handover_ttl, "no longer than it asked for");
     }
 
+    /// Something in between may swallow messages although there is a connection for them.
+    #[test]
+    fn whoever_missed_a_message_looks_until_one_arrives() {
+        let (ear, claim) = (Ear::default(), claim());
+        ear.connected("one", Instant::now(), 50);
+        ear.listening();
+        assert!(ear.is_told());
+        let later = 60 + MISSED.as_micros() as u64 + 1;
+        let expecting = ear.expect(&claim, None);
+        let found = Touched::Granted { token: Token::new(60), since: 60, left: HANDOVER_TTL };
+        ear.touched(claim.id, Heard { sent: Instant::now(), then: later }, &found);
+        assert!(!ear.is_told(), "nobody had told it");
+        drop(expecting);
+        let _expecting = ear.expect(&claim, None);
+        ear.told(Message::Granted { id: claim.id, token: Token::new(later), granted: later });
+        assert!(ear.is_told());
+    }
+
     /// A grant is committed after a look has begun, and its time is from before: the look did not see it, and the message counts.
     #[test]
     fn a_look_does_not_make_a_message_old() {

@@ -377,8 +377,18 @@ fn no_cells() -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Client;
     use crate::memory::Memory;
+    use crate::{Client, Instant};
+
+    #[test]
+    fn a_window_ends_when_its_votes_cease_to_be_a_majority() {
+        let nodes = (0..5).map(|_| Memory::new().node()).collect();
+        let Quorum(members) = Quorum::new(nodes, Settings::default()).unwrap();
+        let until = |votes: &[u64]| keep::until(&members, votes.iter().copied().map(Instant::from_nanos));
+        assert_eq!(until(&[9, 5, 7]), Some(Instant::from_nanos(5)));
+        assert_eq!(until(&[9, 5, 7, 6, 8]), Some(Instant::from_nanos(7)));
+        assert_eq!(until(&[9, 5]), None);
+    }
 
     #[tokio::test]
     async fn nothing_is_remembered_of_what_is_over() {

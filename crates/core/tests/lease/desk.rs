@@ -40,6 +40,8 @@ pub(crate) struct Server {
     /// From now on ends are lost, and nobody knows; and how many were asked for together, each time one was not.
     pub(crate) loses_ends: AtomicBool,
     pub(crate) ends: Mutex<Vec<usize>>,
+    /// How many milliseconds late its answers come.
+    pub(crate) late: AtomicU64,
     /// Somebody breaks what is renewed next, just before, and nobody is told.
     pub(crate) breaks: AtomicBool,
     /// What is on its disk, if that is not everything: it is killed, and has only this, as soon as a look has shown a grant.
@@ -81,6 +83,7 @@ impl Server {
             chores: AtomicU64::new(0),
             loses_ends: AtomicBool::new(false),
             ends: Mutex::default(),
+            late: AtomicU64::new(0),
             breaks: AtomicBool::new(false),
             disk: Mutex::default(),
         })
@@ -100,6 +103,11 @@ impl Server {
     pub(crate) fn residue(&self) -> usize {
         let state = self.state();
         state.names.len() + state.cells.len() + state.mail.values().map(Vec::len).sum::<usize>()
+    }
+
+    /// How many ends have left a mark.
+    pub(crate) fn marks(&self) -> usize {
+        self.state().marks.len()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -174,7 +182,10 @@ impl RecordDesk {
             if again && self.server.is_lost(11) {
                 return Err(broken(Fate::Unknown));
             }
-            tokio::task::yield_now().await;
+            match self.server.late.load(Ordering::Relaxed) {
+                0 => tokio::task::yield_now().await,
+                late => tokio::time::sleep(Duration::from_millis(late)).await,
+            }
             Ok(answer)
         })
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use desk::{Fortune, Server, Weather};
 use tenure_core::lease::Lease;
-use tenure_core::{Backend, Claim, Client, ErrorKind, Kind, LockName, Wait};
+use tenure_core::{Backend, Claim, Client, ErrorKind, Instant, Kind, LockName, Wait};
 use tenure_testkit::{Harness, claim, eventually, eventually_async, in_time, unless_stalled};
 
 macro_rules! harness {
@@ -74,6 +74,23 @@ async fn a_client_that_ends_in_the_middle_of_a_chore_leaves_nothing() {
     assert_eq!(server.residue(), 0);
 }
 
+/// A window counts from the sending of its request, since the server may have counted from then: an answer that comes late makes it no
+/// longer.
+#[tokio::test]
+async fn a_late_answer_makes_no_window_longer() {
+    let (late, ttl) = (Duration::from_millis(500), Duration::from_secs(6));
+    let server = Server::new(Weather::Fair);
+    server.late.store(late.as_millis() as u64, Ordering::Relaxed);
+    let client = Client::new(Lease::new(server.desk())).unwrap();
+    let held = client.mutex("x").unwrap().ttl(ttl).unwrap().lock().await.unwrap();
+    let first = held.valid_until();
+    assert!(first <= Instant::now() - late + ttl, "what is heard now was asked for before that");
+    eventually("it is renewed", || held.valid_until() > first).await;
+    let second = held.valid_until();
+    assert!(second <= Instant::now() - late + ttl, "what is heard now was asked for before that");
+    held.release().await.unwrap();
+}
+
 /// A server may show a grant that it has not written yet, and be killed. A hold that nobody renews would never learn of it: it is not
 /// believed before it was renewed once.
 #[tokio::test]
@@ -118,6 +135,18 @@ async fn a_grant_that_was_broken_before_it_was_found_is_not_believed() {
         let view = client.view("x").await.unwrap();
         assert_eq!(view.holders.iter().map(|holder| holder.token).collect::<Vec<_>>(), [held.token()], "{view:?}");
         held.release().await.unwrap();
+    }
+}
+
+/// Where a copy of an ask may still arrive, the end of its claim leaves a mark, and nowhere else.
+#[tokio::test]
+async fn an_end_leaves_a_mark_where_a_copy_of_its_ask_may_arrive() {
+    let server = Server::new(Weather::Fair);
+    let client = Client::new(Lease::new(server.desk())).unwrap();
+    for (fortune, marks) in [(None, 0), (Some(Fortune::Unanswered), 1)] {
+        server.next.lock().unwrap().extend(fortune);
+        client.mutex("x").unwrap().lock().await.unwrap().release().await.unwrap();
+        assert_eq!(server.marks(), marks, "{fortune:?}");
     }
 }
 

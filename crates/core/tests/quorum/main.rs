@@ -8,8 +8,8 @@ use flaky::{Cut, Flaky};
 use tenure_core::backend::{Fencing, Level};
 use tenure_core::memory::Memory;
 use tenure_core::quorum::{Quorum, Settings};
-use tenure_core::{Client, ErrorKind, Event, Guard, Kind, LockName, Phase, Standing, Token};
-use tenure_testkit::{eventually, eventually_async, in_time, unless_stalled};
+use tenure_core::{Backend as _, Client, ErrorKind, Event, Guard, Kind, LockName, Phase, Standing, Token, Wait};
+use tenure_testkit::{claim, eventually, eventually_async, in_time, unless_stalled};
 
 /// Nothing expires by itself while a test runs.
 const LONG: Duration = Duration::from_secs(600);
@@ -287,6 +287,21 @@ async fn a_release_reaches_those_that_were_away_when_they_come_back() {
         assert_eq!(five.holders(0).await, 0);
         five.cut([1, 2], Cut::No);
         five.are_empty().await;
+    }
+}
+
+/// A hold that a majority of nodes has broken is no more there to be released; what a minority broke is.
+#[tokio::test]
+async fn a_release_says_whether_a_majority_had_the_claim() {
+    for (broken, says) in [(2, Ok(())), (3, Err(ErrorKind::Lost))] {
+        let five = Five::new();
+        let quorum = Quorum::new(five.0.iter().map(Flaky::node).collect(), Settings::default()).unwrap();
+        let claim = claim(Kind::Mutex, 0);
+        quorum.acquire(&claim, Wait::No).await.unwrap().expect("it is free");
+        for node in &five.0[..broken] {
+            assert_eq!(node.store.backend().break_holds(&claim.name, None).await.unwrap(), 1);
+        }
+        assert_eq!(quorum.release(&claim).await.map_err(|error| error.kind()), says, "{broken} of 5");
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure_core::{ErrorKind, Event, Phase};
+use tenure_core::{ErrorKind, Event, Instant, Phase};
 use tenure_testkit::proxy::{After, Fault, Toward, Which};
 use tenure_testkit::{eventually, in_time};
 
@@ -48,6 +48,28 @@ async fn a_place_in_line_is_found_again() {
         }
         leaves_nothing(&stage.server, [holder, client]).await;
     }
+}
+
+/// A window counts from the sending of its request, since the server may have counted from then: a reply that comes late makes it no
+/// longer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_late_reply_makes_no_window_longer() {
+    let (late, ttl) = (Duration::from_millis(500), Duration::from_secs(9));
+    let stage = Stage::new();
+    let client = stage.proxied().await;
+    let held = client.mutex("x").unwrap().ttl(ttl).unwrap().lock().await.unwrap();
+    let renewed_after = async |until: Instant| eventually("it is renewed", || held.valid_until() > until).await;
+    renewed_after(held.valid_until()).await; // so there is a connection for that
+    stage.proxy.set(Which::All, Fault::Delay(Toward::Client, late));
+    let other = in_time("a grant", client.mutex("y").unwrap().ttl(ttl).unwrap().lock()).await.unwrap();
+    assert!(other.valid_until() <= Instant::now() - late + ttl, "what is heard now was asked for before that");
+    renewed_after(held.valid_until()).await; // its reply may have been on its way already
+    renewed_after(held.valid_until()).await;
+    let until = held.valid_until();
+    assert!(until <= Instant::now() - late + ttl, "what is heard now was asked for before that");
+    other.release().await.unwrap();
+    held.release().await.unwrap();
+    leaves_nothing(&stage.server, [client]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
