@@ -21,7 +21,7 @@ use std::fs;
 use std::io::{self, Read, Seek, Write};
 use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::manifest::Manifest;
 use crate::runner::{self, Outcome, Program};

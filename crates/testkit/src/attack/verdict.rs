@@ -97,8 +97,8 @@ pub fn judge(history: History, conditions: &Conditions) -> Verdict {
         }
         verdict.longest_gap = verdict.longest_gap.max(gap);
     }
-    let count = |op, phase| history.events().iter().filter(|event| (event.op, event.phase) == (op, phase)).count();
-    verdict.refused = count(Op::Write, Phase::Fail);
+    let refused = history.events().iter().filter(|event| (event.op, event.phase) == (Op::Write, Phase::Fail));
+    verdict.refused = refused.count();
     verdict.unknown = history.events().iter().filter(|event| event.phase == Phase::Unknown).count();
     verdict
 }

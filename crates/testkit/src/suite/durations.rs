@@ -54,10 +54,9 @@ pub async fn ttls_at_their_limits_work(scene: &Scene) {
             let after = Instant::now();
             assert!(held.valid_until() > before + granted / 2, "{ttl:?}");
             assert!(held.valid_until() < after + granted, "{ttl:?}: less than the ttl is trusted");
-            match held.release().await {
-                Err(error) if ttl == MIN_TTL && error.kind() == ErrorKind::Lost => None,
-                released => Some(released.unwrap()),
-            }
+            let released = held.release().await;
+            let stalled = ttl == MIN_TTL && matches!(&released, Err(error) if error.kind() == ErrorKind::Lost);
+            (!stalled).then(|| released.unwrap())
         })
         .await;
     }
