@@ -88,10 +88,10 @@ impl Inner {
                 let why = TxnRequest { success: self.reasons(claim, &key, &place), ..Default::default() };
                 let reads: Vec<_> = self.asks.txn("asking for a lock", why).await?.value.ranges().collect();
                 match self.refused(claim, &key, &on, &reads)? {
-                    // What stood in its way has gone meanwhile.
-                    Some(false) => continue,
-                    Some(_) => return self.look_again(claim, &place).await,
-                    None => {
+                    // What stood in its way has gone meanwhile, or it has another key now.
+                    Refused::NoRoom | Refused::KeyTaken => continue,
+                    Refused::IsThere => return self.look_again(claim, &place).await,
+                    Refused::OnAnEndedLease => {
                         self.take_out(&key, &reads).await?;
                         continue;
                     }
@@ -141,7 +141,7 @@ impl Inner {
                 }
             }
             match self.refused(claim, &key, &on, &answer.reads)? {
-                Some(true) => {
+                Refused::IsThere => {
                     return match self.look_again(claim, &place).await? {
                         Asked::Queued(_) => {
                             self.end(claim, std::time::Duration::ZERO).await?;
@@ -150,9 +150,10 @@ impl Inner {
                         asked => Ok(asked),
                     };
                 }
-                None => self.take_out(&key, &answer.reads).await?,
-                _ if !has_room(self, claim, &place, &key, &answer.reads[3..]) => return Ok(Asked::Busy),
-                _ => seen_at = Some(answer.revision),
+                Refused::OnAnEndedLease => self.take_out(&key, &answer.reads).await?,
+                Refused::KeyTaken => {} // what is under it may close the name, and must not pass for the claim's own
+                Refused::NoRoom if !has_room(self, claim, &place, &key, &answer.reads[3..]) => return Ok(Asked::Busy),
+                Refused::NoRoom => seen_at = Some(answer.revision),
             }
         }
         Ok(Asked::Busy)
@@ -233,9 +234,8 @@ impl Inner {
         }
     }
 
-    /// Why a transaction put nothing: `Some(true)`, the claim is there from before; `None`, it is there on an
-    /// earlier lease, and must be taken out; `Some(false)`, there is no room, or none under that key.
-    fn refused(&self, claim: &Claim, key: &[u8], on: &OnLease, reads: &[RangeResponse]) -> Result<Option<bool>> {
+    /// Why a transaction put nothing.
+    fn refused(&self, claim: &Claim, key: &[u8], on: &OnLease, reads: &[RangeResponse]) -> Result<Refused> {
         let [own, ended, others, ..] = reads else { return Err(unsettled(claim)) };
         if let Some(kv) = own.kvs.first().filter(|kv| kv.key == key) {
             let value = Value::decode(&kv.value);
@@ -246,16 +246,16 @@ impl Inner {
                 self.ear.gone_here(key, None);
                 self.nothing_came_of_it(claim);
                 self.table().move_over(claim.id);
-                return Ok(Some(false));
+                return Ok(Refused::KeyTaken);
             }
             // It may stand on the short lease of those who wait: it keeps its place.
             let on = if kv.lease == on.lease().id { Some(on.clone()) } else { self.leases.by_id(kv.lease, Instant::now()) };
-            let Some(on) = on else { return Ok(None) };
+            let Some(on) = on else { return Ok(Refused::OnAnEndedLease) };
             if let Some(entry) = self.table().claims.get_mut(&claim.id) {
                 (entry.revision, entry.written, entry.on) = (kv.create_revision, kv.mod_revision, Some(on));
                 (entry.under_way, entry.asked) = (false, value.asked);
             }
-            return Ok(Some(true));
+            return Ok(Refused::IsThere);
         }
         self.nothing_came_of_it(claim);
         if !ended.kvs.is_empty() {
@@ -276,7 +276,7 @@ impl Inner {
                 return Err(mismatch(claim, what, NUMBERS));
             }
         }
-        Ok(Some(false))
+        Ok(Refused::NoRoom)
     }
 
     /// An ask was answered, and left nothing: the claim has nothing to be ended.
@@ -387,6 +387,18 @@ impl Inner {
         self.beat_by(expires);
         Some(Grant { token, until })
     }
+}
+
+/// Why the transaction of an ask put nothing.
+enum Refused {
+    /// The claim is there from before.
+    IsThere,
+    /// It is there on a lease that is over, and must be taken out.
+    OnAnEndedLease,
+    /// Under its key is something else: what keeps the name closed, or a twin's claim. It has another key from now on.
+    KeyTaken,
+    /// Others hold the name, or wait for it.
+    NoRoom,
 }
 
 /// Whether there may be room, by what a refused try has read.
