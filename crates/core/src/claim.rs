@@ -234,6 +234,27 @@ impl Claim {
     pub fn window(&self, sent: Instant) -> Instant {
         sent + (self.ttl - margin(self.ttl))
     }
+
+    /// The error for a claim on a name that is in use as `kind`, a semaphore with `of` permits: what its holder would have to be
+    /// asked with.
+    pub fn mismatch(&self, kind: Kind, of: u32) -> Error {
+        let what = if kind == self.kind
+            && let Mode::Permits { of: asked, .. } = self.mode
+        {
+            format!("it is in use as a semaphore with {of} permits, and was now asked for with {asked}")
+        } else {
+            format!("it is in use as {kind} and was now asked for as {}", self.kind)
+        };
+        let meets = match kind {
+            Kind::Mutex => "`client.mutex(..)`".to_owned(),
+            Kind::FairMutex => "`client.fair_mutex(..)`".to_owned(),
+            Kind::RwLock => "`client.rw_lock(..).write()` or `.read()`".to_owned(),
+            Kind::Semaphore => format!("`client.semaphore(.., {of})`"),
+            Kind::Election => "`client.election(..)`".to_owned(),
+        };
+        let hint = format!("Use {meets} to meet its holder, or another name: all kinds share one space of names");
+        Error::new(ErrorKind::Mismatch, what).with_name(&self.name).with_hint(hint)
+    }
 }
 
 /// What is taken off a ttl before it is trusted: 1 % for clocks of different rates, and a twentieth (at most 50 ms) so

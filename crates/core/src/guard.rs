@@ -181,8 +181,12 @@ impl Guard {
         }
     }
 
-    /// Lets go of a hold that nobody has used.
-    pub(crate) async fn give_up(self) -> Result<()> {
+    /// Lets go without the minimum hold: for a hold under which nothing was done that others should wait for. Otherwise like
+    /// [`release`](Guard::release).
+    ///
+    /// # Cancel safety
+    /// Dropping it hands the ending to the background.
+    pub async fn give_up(self) -> Result<()> {
         match Arc::into_inner(self.lease) {
             Some(lease) => lease.give_up().await,
             None => Ok(()),

@@ -17,8 +17,7 @@ use std::time::Duration;
 
 use crate::admit::{Before, Entry};
 use crate::{
-    Ask, Claim, ClaimId, Error, ErrorKind, Grant, Holder, Instant, Kind, LockName, Mode, Note, Origin, Result, Token, View,
-    Waiter, margin,
+    Ask, Claim, ClaimId, Grant, Holder, Instant, Kind, LockName, Mode, Note, Origin, Result, Token, View, Waiter, margin,
 };
 
 /// Which client of the store a ticket belongs to; the store chooses what it means.
@@ -425,19 +424,9 @@ impl Record {
             self.kind = claim.kind;
             return Ok(());
         }
-        if self.kind != claim.kind {
-            let what = format!("it is in use as {} and was now asked for as {}", self.kind, claim.kind);
-            return Err(Error::new(ErrorKind::Mismatch, what)
-                .with_name(&claim.name)
-                .with_hint("All kinds share one space of names: use the same kind everywhere, or another name"));
-        }
-        if let (Mode::Permits { of: ours, .. }, Mode::Permits { of: theirs, .. }) = (self.line[0].mode, claim.mode)
-            && ours != theirs
-        {
-            let what = format!("the semaphore is in use with {ours} permits, and was now asked for with {theirs}");
-            return Err(Error::new(ErrorKind::Mismatch, what)
-                .with_name(&claim.name)
-                .with_hint("Use the same number everywhere; it can change once nobody holds or waits"));
+        let of = |mode| if let Mode::Permits { of, .. } = mode { of.get() } else { 0 };
+        if self.kind != claim.kind || of(self.line[0].mode) != of(claim.mode) {
+            return Err(claim.mismatch(self.kind, of(self.line[0].mode)));
         }
         Ok(())
     }

@@ -264,16 +264,9 @@ impl Inner {
         }
         for kv in &others.kvs {
             let Some(parsed) = self.schema.parse(&kv.key) else { continue };
-            let of = |mode| if let Mode::Permits { of, .. } = mode { Some(of) } else { None };
-            if parsed.kind != claim.kind {
-                let what = format!("it is in use as {} and was now asked for as {}", parsed.kind, claim.kind);
-                return Err(mismatch(claim, what, KINDS));
-            }
-            if let (Some(ours), Some(theirs)) = (of(parsed.mode), of(claim.mode))
-                && ours != theirs
-            {
-                let what = format!("the semaphore is in use with {ours} permits, and was now asked for with {theirs}");
-                return Err(mismatch(claim, what, NUMBERS));
+            let of = |mode| if let Mode::Permits { of, .. } = mode { of.get() } else { 0 };
+            if parsed.kind != claim.kind || of(parsed.mode) != of(claim.mode) {
+                return Err(claim.mismatch(parsed.kind, of(parsed.mode)));
             }
         }
         Ok(Refused::NoRoom)
@@ -416,18 +409,11 @@ fn has_room(inner: &Inner, claim: &Claim, place: &Place, key: &[u8], line: &[Ran
     }
 }
 
-fn mismatch(claim: &Claim, what: String, hint: &str) -> Error {
-    Error::new(ErrorKind::Mismatch, what).with_name(&claim.name).with_hint(hint)
-}
-
 fn unsettled(claim: &Claim) -> Error {
     Error::new(ErrorKind::Unavailable, "the claim's lease ended again and again while it was asked for")
         .with_name(&claim.name)
         .with_hint("Ask again; is the ttl shorter than what the cluster takes to answer?")
 }
-
-const KINDS: &str = "All kinds share one space of names: use the same kind everywhere, or another name";
-const NUMBERS: &str = "Use the same number everywhere; it can change once nobody holds or waits";
 
 /// What became of waiting.
 pub(crate) enum Waited {

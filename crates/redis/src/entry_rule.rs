@@ -238,7 +238,7 @@ impl Pair {
             self.tokens.insert(claim.id, token);
         }
         let says = match says {
-            Asked::Mismatch { kind, of } => Err(verbs::mismatch(&claim, kind, of).to_string()),
+            Asked::Mismatch { kind, of } => Err(claim.mismatch(kind, of).to_string()),
             says => Ok(says),
         };
         prop_assert_eq!(says, expected);

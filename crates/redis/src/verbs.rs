@@ -8,9 +8,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use redis::{Cmd, Value};
-use tenure_core::{
-    Ask, Claim, ClaimId, Error, ErrorKind, Holder, Kind, LockName, Mode, Result, Token, Versioned, View, Waiter,
-};
+use tenure_core::{Ask, Claim, ClaimId, Holder, Kind, LockName, Result, Token, Versioned, View, Waiter};
 
 use crate::codec::{self, Garbled, NEVER, Secret, Stage, micros};
 use crate::schema::{Bucket, Layout};
@@ -275,21 +273,6 @@ pub(crate) fn asked(answer: Value, claim: &Claim) -> Result<Answer<Asked>> {
     Ok((now, says))
 }
 
-/// What [`Asked::Mismatch`] means to whoever asked.
-pub(crate) fn mismatch(claim: &Claim, kind: Kind, of: u32) -> Error {
-    let error = |what: String, hint: &str| Error::new(ErrorKind::Mismatch, what).with_name(&claim.name).with_hint(hint);
-    match claim.mode {
-        Mode::Permits { of: theirs, .. } if claim.kind == kind => error(
-            format!("the semaphore is in use with {of} permits, and was now asked for with {theirs}"),
-            "Use the same number everywhere; it can change once nobody holds or waits",
-        ),
-        _ => error(
-            format!("it is in use as {kind} and was now asked for as {}", claim.kind),
-            "All kinds share one space of names: use the same kind everywhere, or another name",
-        ),
-    }
-}
-
 /// The answer to [`end`]: whether the claim was there, and the server's time if it mattered.
 pub(crate) fn ended(answer: Value) -> Result<(Option<u64>, bool)> {
     match answer {
@@ -494,7 +477,7 @@ fn number(value: Value) -> Result<u64> {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use tenure_core::{Note, Origin};
+    use tenure_core::{ErrorKind, Mode, Note, Origin};
 
     use super::*;
 

@@ -131,7 +131,7 @@ impl Inner {
             }
             Asked::Mismatch { kind, of } => {
                 doubt.answered();
-                Err(verbs::mismatch(claim, kind, of))
+                Err(claim.mismatch(kind, of))
             }
             Asked::Ended => {
                 let what = "this claim was ended before its request arrived";

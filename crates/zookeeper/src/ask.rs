@@ -353,14 +353,8 @@ impl Inner {
     /// The name is of another kind, or another number of permits: the first in line has decided that.
     async fn mismatch(&self, session: &Session, claim: &Claim, line: &Line, path: &str) -> Error {
         self.take_back(session, path.to_owned()).await;
-        let what = match line.kind() {
-            Some((kind, Some(permits))) if kind == claim.kind => {
-                format!("the name is in use as a semaphore of {permits} permits")
-            }
-            Some((kind, _)) => format!("the name is in use as a {kind}, and not as a {}", claim.kind),
-            None => unreachable!("a line without a kind fits everybody"),
-        };
-        Error::new(ErrorKind::Mismatch, what).with_hint("All kinds share one space of names: use another name")
+        let (kind, permits) = line.kind().expect("a line without a kind fits everybody");
+        claim.mismatch(kind, permits.unwrap_or_default())
     }
 
     /// A parent whose numbers are used up has no order any more.

@@ -29,7 +29,7 @@ use tokio::runtime::Handle;
 
 use crate::backend::{Abilities, BoxFuture, Finding};
 use crate::record::ClientKey;
-use crate::{Ask, Claim, ClaimId, Error, ErrorKind, Instant, Kind, LockName, Mode, Result, Token, Versioned, View};
+use crate::{Ask, Claim, ClaimId, Error, Instant, Kind, LockName, Result, Token, Versioned, View};
 
 pub use self::backend::Lease;
 use self::batch::Lane;
@@ -383,21 +383,6 @@ impl<D: Desk> Inner<D> {
         }
         true
     }
-}
-
-/// The name is in use otherwise, in words.
-pub fn mismatch(claim: &Claim, kind: Kind, of: u32) -> Error {
-    let (what, hint) = match claim.mode {
-        Mode::Permits { of: asked, .. } if kind == claim.kind => (
-            format!("the semaphore is in use with {of} permits, and was now asked for with {asked}"),
-            "Use the same number everywhere; it can change once nobody holds or waits",
-        ),
-        _ => (
-            format!("it is in use as {kind} and was now asked for as {}", claim.kind),
-            "All kinds share one space of names: use the same kind everywhere, or another name",
-        ),
-    };
-    Error::new(ErrorKind::Mismatch, what).with_name(&claim.name).with_hint(hint)
 }
 
 /// At random, up to `longest`.

@@ -15,7 +15,7 @@ use super::batch::Reply;
 use super::ear::{Due, Heard, Verdict};
 use super::tries::Tries;
 use super::unended::Unconfirmed;
-use super::{Asked, Asking, Copies, Desk, Ended, Inner, Looked, MARK, Renewed, Said, jitter, mismatch};
+use super::{Asked, Asking, Copies, Desk, Ended, Inner, Looked, MARK, Renewed, Said, jitter};
 use crate::{Claim, ClaimId, Clock, Error, ErrorKind, Grant, Instant, LockName, Renewal, Result, Wait, margin};
 
 /// How many waiters one request looks after.
@@ -175,7 +175,7 @@ impl<D: Desk> Inner<D> {
             }
             Asked::Mismatch { kind, of } => {
                 doubt.answered();
-                Err(mismatch(claim, kind, of))
+                Err(claim.mismatch(kind, of))
             }
             Asked::Ended => {
                 let what = "this claim was ended before its request arrived";

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tenure_core::lease::{Failure, Fate, Tries, mismatch};
+use tenure_core::lease::{Failure, Fate, Tries};
 use tenure_core::{Claim, Clock, Error, ErrorKind, Grant, Instant, Result, Token, Wait};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
@@ -144,7 +144,7 @@ impl Inner {
         if let Some(holder) = book.holder(&claim.name) {
             let kind = holder.claim.kind;
             return match (kind == claim.kind, wait) {
-                (false, _) => Err(refused(mismatch(claim, kind, 0))),
+                (false, _) => Err(refused(claim.mismatch(kind, 0))),
                 (true, Wait::No) => Ok(First::Busy),
                 (true, _) => Ok(First::Wait),
             };
@@ -223,7 +223,7 @@ impl Inner {
             }
             Ok(Ok(Tried::Mismatch(kind))) => {
                 self.book().leave(claim.id);
-                Err(refused(mismatch(claim, kind, 0)))
+                Err(refused(claim.mismatch(kind, 0)))
             }
             Ok(Err(failure)) => {
                 self.clear(claim, seat).await;
