@@ -3,8 +3,6 @@
 use std::ffi::OsString;
 use std::num::NonZeroU32;
 
-use clap::ValueEnum;
-
 use crate::failure::Failure;
 use crate::guarded::{HoldArgs, Job, Shape};
 use crate::print::Printer;
@@ -12,10 +10,10 @@ use crate::store::StoreArgs;
 
 /// Run a command while holding a lock
 ///
-/// Waits for the lock on NAME, runs COMMAND, and lets go when COMMAND and everything it started are gone. COMMAND has the
+/// Waits for the lock on NAME, runs COMMAND, and releases the lock when COMMAND and everything it started are gone. COMMAND has the
 /// terminal, the standard streams and the signals it would have without tenure.
 ///
-/// Plain `run` and `run --shared` exclude each other as in flock(1): one writer, or many readers.
+/// Plain `run` takes the mutex that programs know as `client.mutex(NAME)`; -s and -x are the two sides of an rw lock.
 #[derive(clap::Args, Debug)]
 #[command(override_usage = USAGE, after_long_help = AFTER, after_help = "More with --help: exit codes, the command's environment, examples.")]
 pub(crate) struct Args {
@@ -23,14 +21,22 @@ pub(crate) struct Args {
     name: String,
 
     /// The command to run, and its arguments
-    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
+    #[arg(required_unless_present = "shell", trailing_var_arg = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 
-    /// Hold it together with other --shared holders, but not with plain ones
-    #[arg(short, long, help_heading = "Kind", conflicts_with_all = ["fair", "permits"])]
+    /// Run this line with `sh -c` instead of COMMAND
+    #[arg(short = 'c', long = "command", value_name = "LINE", conflicts_with = "command")]
+    shell: Option<OsString>,
+
+    /// Hold an rw lock together with other --shared holders
+    #[arg(short, long, help_heading = "Kind", conflicts_with_all = ["exclusive", "fair", "permits"])]
     shared: bool,
 
-    /// Take one of N permits: at most N at a time. Everybody must say the same N
+    /// Hold an rw lock alone: no other --exclusive and no --shared holder
+    #[arg(short = 'x', long, help_heading = "Kind", conflicts_with_all = ["fair", "permits"])]
+    exclusive: bool,
+
+    /// Take one of N permits: at most N at a time. Every caller must give the same N
     #[arg(long, value_name = "N", help_heading = "Kind", conflicts_with = "fair")]
     permits: Option<NonZeroU32>,
 
@@ -38,54 +44,42 @@ pub(crate) struct Args {
     #[arg(long, value_name = "M", help_heading = "Kind", requires = "permits", default_value = "1")]
     take: NonZeroU32,
 
-    /// Strictly in the order of asking (--kind fair)
+    /// Grant the lock strictly in the order of the requests
     #[arg(long, help_heading = "Kind")]
     fair: bool,
-
-    /// The kind of lock, to meet programs that use the library [default: rw]
-    #[arg(long, value_name = "KIND", help_heading = "Kind")]
-    kind: Option<KindArg>,
 
     #[command(flatten)]
     hold: HoldArgs,
 }
 
-/// The kinds that a command can hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum KindArg {
-    /// One holder
-    Mutex,
-    /// One holder, strictly in the order of asking
-    Fair,
-    /// One writer, or many readers with --shared
-    Rw,
-    /// N permits; needs --permits
-    Semaphore,
-}
-
 impl Args {
     pub(crate) async fn run(&self, store: &StoreArgs, printer: &Printer) -> Result<u8, Failure> {
-        let job = Job { name: &self.name, shape: self.shape()?, hold: &self.hold, command: &self.command };
+        let command = self.command();
+        let job = Job { name: &self.name, shape: self.shape(), hold: &self.hold, command: &command };
         job.run(store, printer).await
     }
 
+    /// What to run: COMMAND, or the shell with its line.
+    fn command(&self) -> Vec<OsString> {
+        match &self.shell {
+            Some(line) => vec!["sh".into(), "-c".into(), line.clone()],
+            None => self.command.clone(),
+        }
+    }
+
     /// Which kind all the flags together mean.
-    fn shape(&self) -> Result<Shape, Failure> {
-        let permits = |of: NonZeroU32| Shape::Permits { take: self.take.get(), of: of.get() };
-        match (self.kind, self.shared, self.fair, self.permits) {
-            (None | Some(KindArg::Rw), false, false, None) => Ok(Shape::Write),
-            (None | Some(KindArg::Rw), true, false, None) => Ok(Shape::Read),
-            (Some(KindArg::Mutex), false, false, None) => Ok(Shape::Mutex),
-            (None, false, true, None) | (Some(KindArg::Fair), false, _, None) => Ok(Shape::Fair),
-            (None | Some(KindArg::Semaphore), false, false, Some(of)) => Ok(permits(of)),
-            (Some(KindArg::Semaphore), _, _, None) => Err(Failure::new("--kind semaphore needs --permits N")),
-            _ => Err(Failure::new("these flags ask for more than one kind of lock")
-                .with_hint("--shared goes with --kind rw, --permits with --kind semaphore, --fair with --kind fair")),
+    fn shape(&self) -> Shape {
+        match self.permits {
+            Some(of) => Shape::Permits { take: self.take.get(), of: of.get() },
+            None if self.shared => Shape::Read,
+            None if self.exclusive => Shape::Write,
+            None if self.fair => Shape::Fair,
+            None => Shape::Mutex,
         }
     }
 }
 
-const USAGE: &str = "tenure run [OPTIONS] NAME [--] COMMAND [ARGUMENT]...";
+const USAGE: &str = "tenure run [OPTIONS] NAME [--] COMMAND [ARGUMENT]...\n       tenure run [OPTIONS] NAME -c LINE";
 
 const AFTER: &str = "\
 Exit codes:
@@ -121,7 +115,8 @@ Examples:
   tenure run -w 5m -E 75 deploy -- make deploy     exit with 75 after 5 minutes
   tenure run --permits 3 gpu -- ./train.py         at most three at a time
   tenure run -s db -- ./report                     with other readers, but not
-  tenure run db -- ./migrate                       while this one writes";
+  tenure run -x db -- ./migrate                    while this one writes
+  tenure run logs -c 'gzip *.log && mv *.gz old/'  a line for the shell";
 
 #[cfg(test)]
 mod tests {
@@ -134,41 +129,43 @@ mod tests {
         args: Args,
     }
 
-    fn shape(flags: &str) -> Option<Shape> {
-        let words = std::iter::once("run").chain(flags.split_whitespace()).chain(["x", "true"]);
-        Line::try_parse_from(words).ok()?.args.shape().ok()
+    fn parse(line: &str) -> Option<Args> {
+        Line::try_parse_from(std::iter::once("run").chain(line.split_whitespace())).ok().map(|line| line.args)
     }
 
     #[test]
     fn flags_mean_one_kind() {
-        assert_eq!(shape(""), Some(Shape::Write));
+        let shape = |flags: &str| parse(&format!("{flags} x true")).map(|args| args.shape());
+        assert_eq!(shape(""), Some(Shape::Mutex));
         assert_eq!(shape("-s"), Some(Shape::Read));
-        assert_eq!(shape("--kind rw -s"), Some(Shape::Read));
+        assert_eq!(shape("-x"), Some(Shape::Write));
         assert_eq!(shape("--fair"), Some(Shape::Fair));
-        assert_eq!(shape("--kind fair --fair"), Some(Shape::Fair));
-        assert_eq!(shape("--kind mutex"), Some(Shape::Mutex));
         assert_eq!(shape("--permits 3"), Some(Shape::Permits { take: 1, of: 3 }));
-        assert_eq!(shape("--kind semaphore --permits 3 --take 2"), Some(Shape::Permits { take: 2, of: 3 }));
-    }
-
-    #[test]
-    fn or_none() {
+        assert_eq!(shape("--permits 3 --take 2"), Some(Shape::Permits { take: 2, of: 3 }));
         for flags in [
+            "-s -x",
             "-s --fair",
+            "-x --fair",
             "-s --permits 2",
+            "-x --permits 2",
             "--fair --permits 2",
-            "--kind semaphore",
-            "--kind mutex -s",
-            "--kind mutex --fair",
-            "--kind fair -s",
-            "--kind rw --permits 2",
             "--take 2",
             "--permits 0",
-            "--kind spinlock",
             "-n -w 3s",
             "-E 256",
         ] {
             assert_eq!(shape(flags), None, "{flags}");
+        }
+    }
+
+    #[test]
+    fn the_shell_s_line_or_a_command() {
+        for line in ["x -c true", "-c true x", "-c true -n x"] {
+            assert_eq!(parse(line).expect(line).command(), ["sh", "-c", "true"], "{line}");
+        }
+        assert_eq!(parse("x sh -c true").unwrap().command(), ["sh", "-c", "true"]);
+        for line in ["x", "-c true", "-c true x -- false", "-c x"] {
+            assert!(parse(line).is_none(), "{line}");
         }
     }
 

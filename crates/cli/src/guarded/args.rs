@@ -20,7 +20,7 @@ pub(crate) struct HoldArgs {
     pub(crate) nonblock: bool,
 
     /// Wait at most this long, then exit with the conflict code [default: for ever]
-    #[arg(short, long, value_name = "DURATION", value_parser = duration::parse, help_heading = "Waiting")]
+    #[arg(short, long, visible_alias = "timeout", value_name = "DURATION", value_parser = duration::parse, help_heading = "Waiting")]
     pub(crate) wait: Option<Duration>,
 
     /// The exit code when the lock was not acquired

@@ -114,9 +114,9 @@ fn meeting(view: &View) -> Option<String> {
     let modes = view.holders.iter().map(|holder| holder.mode).chain(view.line.iter().map(|waiter| waiter.mode));
     let of = modes.filter_map(|mode| if let Mode::Permits { of, .. } = mode { Some(of) } else { None }).next();
     Some(match view.kind? {
-        Kind::Mutex => format!("`tenure run --kind mutex {name}`"),
+        Kind::Mutex => format!("`tenure run {name}`"),
         Kind::FairMutex => format!("`tenure run --fair {name}`"),
-        Kind::RwLock => format!("plain `tenure run {name}` or `tenure run --shared {name}`"),
+        Kind::RwLock => format!("`tenure run -x {name}` or `tenure run -s {name}`"),
         Kind::Semaphore => format!("`tenure run --permits {} {name}`", of?),
         Kind::Election => format!("`tenure elect {name}`"),
         _ => return None,

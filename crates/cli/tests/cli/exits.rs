@@ -41,6 +41,18 @@ fn the_double_dash_is_optional_and_the_command_keeps_its_flags() {
 }
 
 #[test]
+fn a_line_for_the_shell() {
+    let store = Store::new();
+    let ended = store.tenure(["run", "x", "-c", "echo $TENURE_NAME; exit 7"]);
+    assert_eq!((ended.code(), ended.stdout.as_str()), (7, "x\n"), "{ended:?}");
+    assert_eq!(store.tenure(["run", "-c", "exit 3", "--timeout", "5s", "x"]).code(), 3);
+    let holder = store.hold(&["x"]);
+    assert_eq!(store.tenure(["run", "x", "--timeout", "10ms", "-c", "echo ran"]).code(), 1);
+    assert_eq!(holder.end().code(), 0);
+    store.assert_empty();
+}
+
+#[test]
 fn a_conflict_has_a_code_of_its_own_choosing() {
     let store = Store::new();
     let holder = store.hold(&["--note", "the nightly one", "x"]);
@@ -86,7 +98,7 @@ fn the_command_knows_its_hold() {
     assert_eq!((name, url), ("jobs/a b", store.url().as_str()));
     assert!(token.parse::<u64>().unwrap() > 0);
     let parts: Vec<&str> = sequencer.split(':').collect();
-    assert_eq!((parts[1], parts[2], parts[3], parts[5]), ("rw-lock", "exclusive", token, "jobs/a%20b"));
+    assert_eq!((parts[1], parts[2], parts[3], parts[5]), ("mutex", "exclusive", token, "jobs/a%20b"));
     let until: u64 = until.parse().unwrap();
     assert!((before + 15_000..before + 40_000).contains(&until), "{until} is about 20 s from {before}");
 }
@@ -155,7 +167,7 @@ fn events_are_json_one_a_line() {
         assert_eq!(events[0].1["view"]["holders"].as_array().unwrap().len(), 1);
         assert!(events[1].1["token"].is_u64() && events[1].1["waited_ms"].as_u64() > Some(0));
         assert_eq!(events[3].1["code"], 3);
-        let quit = store.tenure(["run", "--json", "-n", "--kind", "nonsense", "x", "--", "true"]);
+        let quit = store.tenure(["run", "--json", "-n", "--on-lost", "nonsense", "x", "--", "true"]);
         assert_eq!((quit.code(), quit.events()[0].0.as_str()), (125, "error"));
         Ok(())
     });

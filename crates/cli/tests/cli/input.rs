@@ -21,7 +21,7 @@ fn bad_input_is_125_says_why_and_runs_nothing() {
         (vec!["--permits", "0", "x"], "--permits"),
         (vec!["--on-lost", "panic", "x"], "term, kill, ignore"),
         (vec!["-n", "-w", "1s", "x"], "cannot be used with"),
-        (vec!["--kind", "mutex", "-s", "x"], "--shared goes with --kind rw"),
+        (vec!["-x", "-s", "x"], "cannot be used with"),
         (vec!["--no-such-flag", "x"], "--no-such-flag"),
     ] {
         let mut args = vec!["run"];

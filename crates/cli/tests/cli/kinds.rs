@@ -8,8 +8,8 @@ fn readers_run_together_and_exclude_writers() {
         let store = Store::new();
         let (one, other) = (store.hold(&["-s", "x"]), store.hold(&["--shared", "x"]));
         assert_eq!(store.holders("x"), 2);
-        assert_eq!(store.tenure(["run", "-n", "x", "--", "true"]).code(), 1);
-        let writer = store.queue(&["x"], "x");
+        assert_eq!(store.tenure(["run", "-n", "-x", "x", "--", "true"]).code(), 1);
+        let writer = store.queue(&["-x", "x"], "x");
         // A reader that comes after a waiting writer stands behind it.
         assert_eq!(store.tenure(["run", "-n", "-s", "x", "--", "true"]).code(), 1);
         one.end();
@@ -69,7 +69,8 @@ fn fair_is_first_come_first_served() {
 fn a_name_in_use_as_another_kind_says_how_to_meet_it() {
     let store = Store::new();
     for (held_as, meets) in [
-        (vec!["run", "--kind", "mutex", "a name"], "tenure run --kind mutex 'a name'"),
+        (vec!["run", "-x", "a name"], "`tenure run -x 'a name'` or `tenure run -s 'a name'`"),
+        (vec!["run", "-s", "a name"], "`tenure run -x 'a name'` or `tenure run -s 'a name'`"),
         (vec!["run", "--fair", "a name"], "tenure run --fair 'a name'"),
         (vec!["run", "--permits", "2", "a name"], "tenure run --permits 2 'a name'"),
         (vec!["elect", "a name"], "tenure elect 'a name'"),
@@ -85,7 +86,32 @@ fn a_name_in_use_as_another_kind_says_how_to_meet_it() {
     }
     let holder = store.hold(&["x"]);
     let refused = store.tenure(["run", "-n", "--fair", "x", "--", "true"]);
-    assert!(refused.stderr.contains("plain `tenure run x` or `tenure run --shared x`"), "{refused:?}");
+    assert!(refused.stderr.contains("Use `tenure run x` to meet"), "{refused:?}");
     holder.end();
     store.assert_empty();
+}
+
+/// A program that takes `client.mutex(NAME)` and `tenure run NAME` exclude each other, and so do the sides of an rw lock.
+#[test]
+fn the_library_and_the_command_meet() {
+    let store = Store::new();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let client = tenure::connect(store.url()).await.unwrap();
+        let held = client.mutex("x").unwrap().lock().await.unwrap();
+        assert_eq!(store.tenure(["run", "-n", "x", "--", "true"]).code(), 1, "busy, and not another kind");
+        held.release().await.unwrap();
+        let holder = store.hold(&["x"]);
+        assert!(client.mutex("x").unwrap().try_lock().await.unwrap().is_none());
+        let refused = client.rw_lock("x").unwrap().try_write().await.unwrap_err();
+        assert!(refused.to_string().contains("`client.mutex(..)` to meet its holder"), "{refused}");
+        holder.end();
+        let readers = store.hold(&["-s", "x"]);
+        assert!(client.rw_lock("x").unwrap().try_read().await.unwrap().is_some());
+        assert!(client.rw_lock("x").unwrap().try_write().await.unwrap().is_none());
+        let refused = client.mutex("x").unwrap().try_lock().await.unwrap_err();
+        assert!(refused.to_string().contains("`client.rw_lock(..).write()` or `.read()`"), "{refused}");
+        readers.end();
+        client.close().await.unwrap();
+    });
 }

@@ -161,7 +161,7 @@ fn tables_and_colours_are_for_terminals() {
     let shown = terminal.wait_for("done-1");
     let rows: Vec<&str> = shown.lines().filter(|line| line.contains("the nightly one")).collect();
     assert!(rows[0].contains("\x1b[1mjobs/a"), "{rows:?}");
-    assert!(rows[1].starts_with("jobs/a  rw lock  exclusive"), "{rows:?}");
+    assert!(rows[1].starts_with("jobs/a  mutex  exclusive"), "{rows:?}");
     terminal.type_in("$TENURE break jobs/a\n");
     terminal.wait_for("[y/N]");
     terminal.type_in("n\n");

@@ -21,7 +21,7 @@ fn ls_tells_who_holds_what() {
     assert_eq!(rows[0], ["NAME", "KIND", "MODE", "HOLDER", "HELD", "EXPIRES", "WAITING", "NOTE"]);
     let names: Vec<&str> = rows[1..].iter().map(|row| row[0]).collect();
     assert_eq!(names, ["jobs/a", "jobs/b", "jobs/b", "other"]);
-    assert_eq!((rows[1][1], rows[1][2], rows[1][6], rows[1][7]), ("rw lock", "exclusive", "1", "the nightly one"));
+    assert_eq!((rows[1][1], rows[1][2], rows[1][6], rows[1][7]), ("mutex", "exclusive", "1", "the nightly one"));
     assert!(rows[1][3].ends_with(&format!(":{}", holder.pid().as_raw_nonzero())));
     assert_eq!((rows[2][2], rows[2][7]), ("shared", "sh"));
     assert_eq!((rows[4][1], rows[4][2]), ("semaphore", "1 of 3"));
@@ -35,7 +35,7 @@ fn ls_tells_who_holds_what() {
     assert_eq!(store.tenure(["ls", "nothing/"]).stdout, "");
 
     let shown = store.tenure(["show", "jobs/a"]).stdout;
-    for part in ["jobs/a  rw lock, 1 holder", "the nightly one", "token", "unless renewed", "1 in line"] {
+    for part in ["jobs/a  mutex, 1 holder", "the nightly one", "token", "unless renewed", "1 in line"] {
         assert!(shown.contains(part), "{part}: {shown}");
     }
     assert_eq!(store.tenure(["show", "nobody"]).stdout, "nobody  free\n");
