@@ -4,7 +4,9 @@ use clap::builder::styling::{AnsiColor, Style, Styles};
 use clap::{Parser, Subcommand};
 
 use crate::bench;
-use crate::commands::{ask, break_holds, completions, doctor, elect, fence, ls, man, run, schema, sequencer, show, watch};
+use crate::commands::{
+    ask, break_holds, completions, doctor, elect, fence, ls, man, run, schema, sequencer, show, wait, watch,
+};
 use crate::store::StoreArgs;
 
 /// Run a program under a lock, and see who holds what
@@ -40,6 +42,7 @@ pub(crate) enum Command {
     Ls(ls::Args),
     Show(show::Args),
     Watch(watch::Args),
+    Wait(wait::Args),
     Ask(ask::Args),
     Break(break_holds::Args),
     Sequencer(sequencer::Args),

@@ -12,6 +12,7 @@ pub(crate) mod run;
 pub(crate) mod schema;
 pub(crate) mod sequencer;
 pub(crate) mod show;
+pub(crate) mod wait;
 pub(crate) mod watch;
 
 use std::process::ExitCode;
@@ -53,7 +54,8 @@ async fn look_at(command: Command, store: &StoreArgs, printer: &Printer) -> Resu
         Command::Ls(args) => args.run(&client, printer).await,
         Command::Show(args) => args.run(&client, printer).await,
         Command::Watch(args) => until_quit(&client, args.run(&client, printer)).await,
-        Command::Ask(args) => args.run(&client, printer).await,
+        Command::Wait(args) => until_quit(&client, args.run(&client, printer)).await,
+        Command::Ask(args) => until_quit(&client, args.run(&client, printer)).await,
         Command::Break(args) => args.run(&client, printer).await,
         Command::Elect(args) => until_quit(&client, args.observe(&client, printer)).await,
         _ => unreachable!("dispatch does the others"),

@@ -14,6 +14,7 @@
 //! - `terminal`: Ctrl-C, Ctrl-Z and `fg` on a real pty; the live line
 //! - `views`: ls, show, watch, ask, break, elect, doctor, completions, man
 //! - `input`: what is refused, and leaves nothing behind
+//! - `waiting`: wait, ask --wait
 //! - `zookeeper`: the commands on a real ZooKeeper
 
 mod counter;
@@ -30,4 +31,5 @@ mod signals;
 mod support;
 mod terminal;
 mod views;
+mod waiting;
 mod zookeeper;
