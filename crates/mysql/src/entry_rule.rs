@@ -6,6 +6,7 @@
 //! there is to see.
 
 mod histories;
+mod tickets;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -17,12 +18,13 @@ use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use tenure_core::lease::{Asked, Asking, Ended, Ending, Message, Renewed, Touched};
 use tenure_core::record::{Admission, ClientKey, Moment, Record, Stage, Ticket, Touched as Stands, Wake};
-use tenure_core::{Ask, Claim, ClaimId, Instant, Kind, LockName, Mode, Note, Origin, Token, View};
+use tenure_core::{Ask, Claim, ClaimId, Kind, LockName, Mode, Note, Origin, Token, View};
 use tenure_testkit::servers::mariadb::MariaDb;
 use tenure_testkit::until_all_are_seen;
 use tokio::runtime::Runtime;
 
 use self::histories::{Asks, NAMES, Shape, Step, Who, histories};
+use self::tickets::{change_in, left, moment, waits};
 use crate::config::Settings;
 use crate::link::{Rows, read_all};
 use crate::verbs::{Answered, AtOnce, Statement};
@@ -63,6 +65,36 @@ fn histories_agree_at(level: &str) {
         });
         outcome.unwrap_or_else(|failure| panic!("{level}: {failure}"));
     });
+}
+
+/// A renewal moves the end of its hold and leaves the name's row as it is, which only promises that no hold ends earlier. So a
+/// holder that looks after its first ttl finds that a hold may be over, and nothing is: it must do what the record does, which
+/// is to leave the line alone, dead waiters included.
+#[test]
+fn a_renewed_holder_that_looks_leaves_the_line_alone() {
+    let server = RefCell::new(TestServer::new("READ COMMITTED"));
+    let shape = |ttl| Shape {
+        name: 0,
+        kind: Kind::FairMutex,
+        mode: Mode::Exclusive,
+        ttl,
+        handover_ttl: ttl,
+        lock_delay: Duration::ZERO,
+        client: 0,
+    };
+    let (day, moment) = (Duration::from_secs(86_400), Duration::from_millis(1));
+    let mut pair = Pair::new(&server, vec![shape(day), shape(day)]);
+    let ask = |claim, queue| Step::Ask(vec![Asks { claim, fresh: true, queue, short: false }]);
+    let steps = [ask(0, None), ask(1, Some(moment)), Step::Renew(vec![Who::Claim(0)]), Step::Wait(moment)];
+    for step in &steps {
+        pair.run(step).and_then(|()| pair.look()).expect("both agree");
+    }
+    let first_ttl_is_over = format!("UPDATE {}name SET ends = ends - {}", pair.prefix, 2 * day.as_micros());
+    pair.send(&first_ttl_is_over);
+    let touch = Step::Touch { client: 0, alive: None, whom: vec![Who::Claim(0)] };
+    pair.run(&touch).and_then(|()| pair.look()).expect("both agree");
+    assert_eq!(pair.seen.get("touched: granted"), Some(&1));
+    assert_eq!(pair.records[&0].line.len(), 2, "the dead waiter is left for whoever next changes the line");
 }
 
 /// What must have happened somewhere in the histories, or they show nothing.
@@ -419,11 +451,10 @@ impl<'a> Pair<'a> {
             }
             let mut let_in = false;
             let expected = self.record(name, now, |record, at, woken| {
-                // Whoever is inside has nothing to wait for: only a hold that is over makes it look further.
-                let over = record.line.iter().any(|ticket| !waits(ticket) && ends(&ticket.stage) <= at.now);
+                // Whoever is inside has nothing to wait for: only its own end makes it look further.
                 let looks = |ticket: &Ticket| match ticket.stage {
                     Stage::Waiting { .. } => true,
-                    Stage::Held { .. } => over,
+                    Stage::Held { expires, .. } => expires <= at.now,
                     Stage::Closing { .. } => false,
                 };
                 if record.line.iter().any(|ticket| ticket.id == id && looks(ticket)) {
@@ -647,31 +678,4 @@ fn claim(shape: &Shape, names: &[LockName]) -> Claim {
         note: note("für alle"),
         origin: Origin { host: "here".into(), pid: shape.client as u32 },
     }
-}
-
-fn moment(now: u64) -> Moment {
-    Moment { now: Instant::from_nanos(now * 1_000), wall_micros: now }
-}
-
-fn waits(ticket: &Ticket) -> bool {
-    matches!(ticket.stage, Stage::Waiting { .. })
-}
-
-fn ends(stage: &Stage) -> Instant {
-    match stage {
-        Stage::Waiting { alive_until } => *alive_until,
-        Stage::Held { expires, .. } | Stage::Closing { expires, .. } => *expires,
-    }
-}
-
-/// What is left of a holder's window: its ticket's, which need not be its claim's.
-fn left(record: &Record, id: ClaimId, at: Moment) -> Duration {
-    let ticket = record.line.iter().find(|ticket| ticket.id == id).expect("it was let in");
-    (ends(&ticket.stage) - ticket.lock_delay).since(at.now)
-}
-
-/// When time alone may let somebody in: the earliest end of a hold.
-fn change_in(record: &Record, at: Moment) -> Option<Duration> {
-    let holds = record.line.iter().filter(|ticket| !waits(ticket));
-    holds.map(|ticket| ends(&ticket.stage).since(at.now)).min()
 }

@@ -1,5 +1,6 @@
 -- touch: looks after waiters. With p_alive the client is heard of, and keeps the places of all its waiters for so long. A
--- name is locked only where time has made room: a hold has ended, or the first in line has died. Else nothing is written.
+-- name is locked only where time has made room: a hold may have ended, or the first in line has died. Whoever is inside
+-- has nothing to wait for, so then only its own end counts. Else nothing is written.
 --
 -- p_ids are the ids of claims, one after the other. Gives for each: its place, now, and one of
 -- waiting first change_in | granted token since left | gone; then what others had to say; then now
@@ -27,7 +28,7 @@ BEGIN
     WHILE v_says IS NULL DO
       SET v_waiting = NULL, v_due = FALSE;
       SELECT t.name, t.waiting, t.closing, t.token, t.since, t.ends - t.delay - v_now, t.seq, n.head, n.ends,
-             n.holds > 0 AND n.ends <= v_now
+             IF(t.waiting, n.holds > 0 AND n.ends <= v_now, t.ends <= v_now)
         INTO v_name, v_waiting, v_closing, v_token, v_since, v_left, v_seq, v_head, v_ends, v_due
         FROM {p}ticket t JOIN {p}name n ON n.name = t.name WHERE t.id = v_id;
       IF v_waiting = 1 AND NOT v_due THEN
