@@ -7,6 +7,8 @@ use crate::bench;
 use crate::commands::{
     ask, break_holds, completions, doctor, elect, fence, ls, man, run, schema, sequencer, show, wait, watch,
 };
+#[cfg(target_os = "linux")]
+use crate::commands::{hold, release};
 use crate::store::StoreArgs;
 
 /// Run a program under a lock, and see who holds what
@@ -39,6 +41,10 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     Run(Box<run::Args>),
     Elect(Box<elect::Args>),
+    #[cfg(target_os = "linux")]
+    Hold(Box<hold::Args>),
+    #[cfg(target_os = "linux")]
+    Release(release::Args),
     Ls(ls::Args),
     Show(show::Args),
     Watch(watch::Args),

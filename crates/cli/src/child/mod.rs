@@ -47,7 +47,7 @@ mod tree;
 mod warden;
 
 pub(crate) use self::leave::leave;
-pub(crate) use self::order::{Ending, OnLost, Order, Outcome, Stop};
+pub(crate) use self::order::{Ending, OnLost, Order, Outcome, Stop, kill_time};
 pub(crate) use self::shim::{ENTRY, shim};
 pub(crate) use self::signals::Signals;
 pub(crate) use self::start::Child;

@@ -79,7 +79,7 @@ impl Outcome {
 ///
 /// A lease that ends sooner than the grace wins, and [`KILL_MARGIN`] before its end is when we act,
 /// because the dead must be dead *inside* it.
-pub(super) fn kill_time(now: Instant, grace: Duration, deadline: Option<Instant>) -> Instant {
+pub(crate) fn kill_time(now: Instant, grace: Duration, deadline: Option<Instant>) -> Instant {
     let patient = now + grace;
     deadline.map_or(patient, |deadline| patient.min(deadline - KILL_MARGIN).max(now))
 }

@@ -6,8 +6,12 @@ pub(crate) mod completions;
 pub(crate) mod doctor;
 pub(crate) mod elect;
 pub(crate) mod fence;
+#[cfg(target_os = "linux")]
+pub(crate) mod hold;
 pub(crate) mod ls;
 pub(crate) mod man;
+#[cfg(target_os = "linux")]
+pub(crate) mod release;
 pub(crate) mod run;
 pub(crate) mod schema;
 pub(crate) mod sequencer;
@@ -29,6 +33,8 @@ pub(crate) async fn dispatch(cli: Cli, printer: &Printer) -> Result<ExitCode, Fa
     let Cli { store, command, .. } = cli;
     let code = match command {
         Command::Run(args) => args.run(&store, printer).await,
+        #[cfg(target_os = "linux")]
+        Command::Hold(args) => args.run(&store, printer).await,
         Command::Elect(args) if !args.observe => args.run(&store, printer).await,
         Command::Fence(args) => args.run(printer).await,
         Command::Doctor(_) => doctor::run(&store, printer).await,
@@ -55,6 +61,8 @@ async fn look_at(command: Command, store: &StoreArgs, printer: &Printer) -> Resu
         Command::Show(args) => args.run(&client, printer).await,
         Command::Watch(args) => until_quit(&client, args.run(&client, printer)).await,
         Command::Wait(args) => until_quit(&client, args.run(&client, printer)).await,
+        #[cfg(target_os = "linux")]
+        Command::Release(args) => until_quit(&client, args.run(&client, printer)).await,
         Command::Ask(args) => until_quit(&client, args.run(&client, printer)).await,
         Command::Break(args) => args.run(&client, printer).await,
         Command::Elect(args) => until_quit(&client, args.observe(&client, printer)).await,

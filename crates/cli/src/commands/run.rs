@@ -1,10 +1,9 @@
 //! `tenure run NAME -- COMMAND…`
 
 use std::ffi::OsString;
-use std::num::NonZeroU32;
 
 use crate::failure::Failure;
-use crate::guarded::{HoldArgs, Job, Shape};
+use crate::guarded::{HoldArgs, Job, KindArgs};
 use crate::print::Printer;
 use crate::store::StoreArgs;
 
@@ -28,25 +27,8 @@ pub(crate) struct Args {
     #[arg(short = 'c', long = "command", value_name = "LINE", conflicts_with = "command")]
     shell: Option<OsString>,
 
-    /// Hold an rw lock together with other --shared holders
-    #[arg(short, long, help_heading = "Kind", conflicts_with_all = ["exclusive", "fair", "permits"])]
-    shared: bool,
-
-    /// Hold an rw lock alone: no other --exclusive and no --shared holder
-    #[arg(short = 'x', long, help_heading = "Kind", conflicts_with_all = ["fair", "permits"])]
-    exclusive: bool,
-
-    /// Take one of N permits: at most N at a time. Every caller must give the same N
-    #[arg(long, value_name = "N", help_heading = "Kind", conflicts_with = "fair")]
-    permits: Option<NonZeroU32>,
-
-    /// Take M of the permits
-    #[arg(long, value_name = "M", help_heading = "Kind", requires = "permits", default_value = "1")]
-    take: NonZeroU32,
-
-    /// Grant the lock strictly in the order of the requests
-    #[arg(long, help_heading = "Kind")]
-    fair: bool,
+    #[command(flatten)]
+    kind: KindArgs,
 
     #[command(flatten)]
     hold: HoldArgs,
@@ -55,7 +37,7 @@ pub(crate) struct Args {
 impl Args {
     pub(crate) async fn run(&self, store: &StoreArgs, printer: &Printer) -> Result<u8, Failure> {
         let command = self.command();
-        let job = Job { name: &self.name, shape: self.shape(), hold: &self.hold, command: &command };
+        let job = Job { name: &self.name, shape: self.kind.shape(), hold: &self.hold, command: &command };
         job.run(store, printer).await
     }
 
@@ -64,17 +46,6 @@ impl Args {
         match &self.shell {
             Some(line) => vec!["sh".into(), "-c".into(), line.clone()],
             None => self.command.clone(),
-        }
-    }
-
-    /// Which kind all the flags together mean.
-    fn shape(&self) -> Shape {
-        match self.permits {
-            Some(of) => Shape::Permits { take: self.take.get(), of: of.get() },
-            None if self.shared => Shape::Read,
-            None if self.exclusive => Shape::Write,
-            None if self.fair => Shape::Fair,
-            None => Shape::Mutex,
         }
     }
 }
@@ -121,6 +92,7 @@ Examples:
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::guarded::Shape;
     use clap::Parser;
 
     #[derive(Parser)]
@@ -135,7 +107,7 @@ mod tests {
 
     #[test]
     fn flags_mean_one_kind() {
-        let shape = |flags: &str| parse(&format!("{flags} x true")).map(|args| args.shape());
+        let shape = |flags: &str| parse(&format!("{flags} x true")).map(|args| args.kind.shape());
         assert_eq!(shape(""), Some(Shape::Mutex));
         assert_eq!(shape("-s"), Some(Shape::Read));
         assert_eq!(shape("-x"), Some(Shape::Write));

@@ -109,10 +109,15 @@ impl HoldArgs {
 
     /// The note: the user's, or the program's name. Never the arguments, which may hold secrets.
     pub(crate) fn note_for(&self, command: &[OsString]) -> Result<Note, Failure> {
-        if let Some(note) = &self.note {
-            return Ok(Note::new(note)?);
-        }
         let program = command.first().and_then(|program| Path::new(program).file_name()).unwrap_or_default();
-        Ok(Note::new(program.to_string_lossy()).unwrap_or_else(|_| Note::none()))
+        self.note_or(&program.to_string_lossy())
+    }
+
+    /// The note: the user's, or a program's name.
+    pub(crate) fn note_or(&self, program: &str) -> Result<Note, Failure> {
+        match &self.note {
+            Some(note) => Ok(Note::new(note)?),
+            None => Ok(Note::new(program).unwrap_or_else(|_| Note::none())),
+        }
     }
 }

@@ -1,5 +1,8 @@
 //! Any kind of lock as one type, and the word for the flags that meet it.
 
+use std::num::NonZeroU32;
+
+use clap::Args;
 use tenure::{
     Client, Election, Error, ErrorKind, FairMutex, Guard, Kind, LockName, Mode, Mutex, Note, Result, RwLock, Semaphore,
     View, Wait,
@@ -7,6 +10,43 @@ use tenure::{
 
 use super::args::HoldArgs;
 use crate::failure::Failure;
+
+/// The flags that choose a kind.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct KindArgs {
+    /// Hold an rw lock together with other --shared holders
+    #[arg(short, long, help_heading = "Kind", conflicts_with_all = ["exclusive", "fair", "permits"])]
+    shared: bool,
+
+    /// Hold an rw lock alone: no other --exclusive and no --shared holder
+    #[arg(short = 'x', long, help_heading = "Kind", conflicts_with_all = ["fair", "permits"])]
+    exclusive: bool,
+
+    /// Take one of N permits: at most N at a time. Every caller must give the same N
+    #[arg(long, value_name = "N", help_heading = "Kind", conflicts_with = "fair")]
+    permits: Option<NonZeroU32>,
+
+    /// Take M of the permits
+    #[arg(long, value_name = "M", help_heading = "Kind", requires = "permits", default_value = "1")]
+    take: NonZeroU32,
+
+    /// Grant the lock strictly in the order of the requests
+    #[arg(long, help_heading = "Kind")]
+    fair: bool,
+}
+
+impl KindArgs {
+    /// Which kind all the flags together mean.
+    pub(crate) fn shape(&self) -> Shape {
+        match self.permits {
+            Some(of) => Shape::Permits { take: self.take.get(), of: of.get() },
+            None if self.shared => Shape::Read,
+            None if self.exclusive => Shape::Write,
+            None if self.fair => Shape::Fair,
+            None => Shape::Mutex,
+        }
+    }
+}
 
 /// Which kind, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

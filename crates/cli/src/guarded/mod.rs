@@ -5,10 +5,12 @@
 //! 3. `lease`: stop it before the hold can be anybody else's.
 //! 4. Let go, wait until the store has confirmed it, and hand on the command's exit code.
 //!
-//! `args` are the options both commands have, `lock` is any kind of lock as one type, `events` is what is said about it.
+//! `keep` holds a lock in the background instead, for a script. `args` are the options the commands have, `lock` is any kind of lock as one type, `events` is what is said about it.
 
 mod args;
 mod events;
+#[cfg(target_os = "linux")]
+mod keep;
 mod lease;
 mod lock;
 mod wait;
@@ -19,7 +21,9 @@ use std::time::Duration;
 use tenure::{Client, ErrorKind, Guard, Instant, LockName};
 
 pub(crate) use self::args::HoldArgs;
-pub(crate) use self::lock::Shape;
+#[cfg(target_os = "linux")]
+pub(crate) use self::keep::{KEEPER, Keeper};
+pub(crate) use self::lock::{KindArgs, Shape};
 
 use self::events::{Event, Teller};
 use self::lease::Lease;

@@ -13,6 +13,7 @@
 //! - `sequencer`: show, verify, key; what is signed
 //! - `terminal`: Ctrl-C, Ctrl-Z and `fg` on a real pty; the live line
 //! - `views`: ls, show, watch, ask, break, elect, doctor, completions, man
+//! - `hold`: hold and release, for scripts
 //! - `input`: what is refused, and leaves nothing behind
 //! - `waiting`: wait, ask --wait
 //! - `zookeeper`: the commands on a real ZooKeeper
@@ -23,6 +24,7 @@ mod etcd;
 mod exits;
 mod fence;
 mod guide;
+mod hold;
 mod input;
 mod kinds;
 mod loss;
