@@ -158,7 +158,12 @@ pub(super) async fn end(members: &Arc<Members>, claim: &Claim, nodes: &[usize], 
     let gone = not_confirmed - failures.len();
     for (node, _) in &failures {
         if let Some(runtime) = members.runtime() {
-            runtime.spawn(insist(Arc::clone(members), *node, Arc::clone(&claim), forgetting.clone()));
+            let (ending, goes_on) = (members.endings.subscribe(), forgetting.clone());
+            let insisting = insist(Arc::clone(members), *node, Arc::clone(&claim), goes_on);
+            runtime.spawn(async move {
+                insisting.await;
+                drop(ending);
+            });
         }
     }
     Endings { gone, failures }

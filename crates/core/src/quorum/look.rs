@@ -271,8 +271,10 @@ pub(super) async fn examine(members: &Arc<Members>) -> Vec<Finding> {
     findings
 }
 
-/// Closes every node; what one of them cannot do it is asked again next time.
+/// Closes every node, when each has confirmed the endings that it was told of, or has had time for it; what one of them cannot do it
+/// is asked again next time.
 pub(super) async fn close(members: &Arc<Members>) -> Result<()> {
+    let _ = timeout(ENDINGS_LIMIT, members.endings.closed()).await;
     let ballot = Ballot::of(members.nodes.len(), |node| {
         let node = Arc::clone(&members.nodes[node]);
         Box::pin(async move { node.close().await })
@@ -282,3 +284,6 @@ pub(super) async fn close(members: &Arc<Members>) -> Result<()> {
     let closed = members.nodes.len() - failures.len();
     if closed >= members.majority() { Ok(()) } else { Err(members.too_few(closed, "closed", failures)) }
 }
+
+/// How long a client that is closed waits for nodes that have not confirmed an ending: a node that is away may stay away.
+const ENDINGS_LIMIT: Duration = Duration::from_secs(2);

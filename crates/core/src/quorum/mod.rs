@@ -62,6 +62,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
+use tokio::sync::watch;
 
 use self::claims::Claims;
 use crate::backend::{Abilities, Backend, BoxFuture, Fencing, Finding, Level, Liveness, Waiting, released};
@@ -136,6 +137,8 @@ struct Members {
     nodes: Vec<Arc<dyn Node>>,
     settings: Settings,
     claims: Claims,
+    /// Every ending that goes on in the background has a receiver.
+    endings: watch::Sender<()>,
     news: OnceLock<News>,
     /// What the nodes report to; theirs is a weak reference.
     ears: OnceLock<Vec<Arc<dyn Listener>>>,
@@ -162,8 +165,9 @@ impl Quorum {
             KINDS.iter().try_for_each(|kind| node.abilities().require(*kind))?;
         }
         within("a node's limit", settings.node_limit, Duration::from_millis(1), Settings::LONGEST_LIMIT)?;
-        let (claims, news, ears) = (Claims::default(), OnceLock::new(), OnceLock::new());
-        Ok(Quorum(Arc::new(Members { nodes, settings, claims, news, ears })))
+        let (claims, endings) = (Claims::default(), watch::Sender::default());
+        let (news, ears) = (OnceLock::new(), OnceLock::new());
+        Ok(Quorum(Arc::new(Members { nodes, settings, claims, endings, news, ears })))
     }
 }
 

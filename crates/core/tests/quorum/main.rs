@@ -106,6 +106,19 @@ async fn two_of_five_may_fail_in_any_way() {
     }
 }
 
+/// A node that missed a release hears it again in the background; a client that is closed waits for that.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_is_closed_leaves_nothing_at_a_node_that_was_away() {
+    let five = Five::new();
+    let client = five.client();
+    let held = lock(&client).await;
+    five.cut([3], Cut::Down);
+    held.release().await.unwrap();
+    five.cut([3], Cut::No);
+    client.close().await.unwrap();
+    assert_eq!(five.holders(3).await, 0);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hold_is_kept_while_two_of_five_fail_in_any_way() {
     let is_kept = async |how| {
