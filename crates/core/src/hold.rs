@@ -45,7 +45,7 @@ pub(crate) struct State {
     overdue: Instant,
     /// A renewal is on its way; the next one waits for its answer or its deadline.
     in_flight: bool,
-    /// The store may have forgotten it, and no renewal has been sent since: a yes on its way is from before.
+    /// The store may have forgotten it, or have said so, and no renewal has been sent since: a yes on its way is from before.
     in_doubt: bool,
     keep: bool,
     ttl: Duration,
@@ -111,9 +111,17 @@ impl State {
     /// The store may have forgotten it: in jeopardy until a renewal sent from now on says otherwise, and that is due at
     /// once. Also where renewal is off or at its cap, since whoever was forgotten must learn it; the window stays as it is.
     pub(crate) fn verify(&mut self, now: Instant) {
-        self.tick(now);
+        self.renew_now(now);
         if matches!(self.phase, Phase::Held | Phase::Jeopardy) {
             self.phase = Phase::Jeopardy;
+        }
+    }
+
+    /// The store may have said something about it that did not arrive: a renewal sent from now on finds out, and is due at once.
+    /// That is no jeopardy, since the store itself has forgotten nothing.
+    pub(crate) fn renew_now(&mut self, now: Instant) {
+        self.tick(now);
+        if matches!(self.phase, Phase::Held | Phase::Jeopardy) {
             self.in_doubt = true;
             self.due = now;
         }
@@ -306,6 +314,19 @@ mod tests {
         state.renewed(at(7), at(3), at(1));
         assert_eq!((state.phase, state.until), (Phase::Held, at(7)));
         assert_eq!(state.tick(at(2)), Duty::Nothing);
+    }
+
+    #[test]
+    fn a_message_that_may_be_lost_is_a_renewal_at_once_and_no_jeopardy() {
+        let mut state = kept();
+        state.tick(at(2));
+        state.sent();
+        state.renew_now(at(2));
+        state.renewed(at(8), at(4), at(2)); // sent before the message may have been
+        assert_eq!((state.phase, state.until, state.tick(at(2))), (Phase::Held, at(6), Duty::Renew));
+        state.sent();
+        state.renewed(at(8), at(4), at(2));
+        assert_eq!((state.phase, state.until, state.tick(at(3))), (Phase::Held, at(8), Duty::Nothing));
     }
 
     #[test]

@@ -258,6 +258,14 @@ impl News {
         }
     }
 
+    /// The store may have told this client something that was lost on its way. Every hold of it is renewed at once, and the answers
+    /// say what the message would have said.
+    pub fn renew_now(&self) {
+        if let Some(listener) = self.0.upgrade() {
+            listener.renew_now();
+        }
+    }
+
     /// A waiter found by a look of its own that it was let in, which a message should have told it of: not if the look itself, or time
     /// alone, let it in, nor if nobody listened when that happened. A backend that reports this must also report the message, if that
     /// comes later, with `is_told`: then it was on its way, and is not counted.
@@ -279,6 +287,7 @@ pub(crate) trait Listener: Send + Sync {
     fn asked(&self, id: ClaimId, ask: Ask);
     fn lost(&self, id: ClaimId);
     fn verify(&self);
+    fn renew_now(&self);
     fn grant_by_poll(&self, id: ClaimId, is_told: bool);
     fn runtime(&self) -> Option<Handle>;
 }
@@ -307,11 +316,26 @@ impl Listener for Shared {
     }
 
     fn verify(&self) {
+        self.renew_all(State::verify);
+    }
+
+    fn renew_now(&self) {
+        self.renew_all(State::renew_now);
+    }
+
+    fn runtime(&self) -> Option<Handle> {
+        Some(self.runtime.clone())
+    }
+}
+
+impl Shared {
+    /// Every hold is renewed as soon as possible, in whichever state this leaves it. A grant on its way here is in doubt from its start.
+    fn renew_all(&self, doubt: impl Fn(&mut State, Instant)) {
         let now = self.now();
         let mut table = self.table();
         self.doubts.fetch_add(1, Ordering::Relaxed);
         for (key, hold) in std::mem::take(&mut table.holds) {
-            hold.step(|shown| shown.state.verify(now));
+            hold.step(|shown| doubt(&mut shown.state, now));
             match hold.phase_at(now) {
                 Phase::Held | Phase::Jeopardy => table.insert(hold),
                 Phase::Lost | Phase::Gone => drop(table.holds.insert(key, hold)), // the keeper clears it away in its time
@@ -320,10 +344,6 @@ impl Listener for Shared {
         table.wakes_at = Some(now);
         drop(table);
         self.wake.notify_one();
-    }
-
-    fn runtime(&self) -> Option<Handle> {
-        Some(self.runtime.clone())
     }
 }
 

@@ -346,6 +346,13 @@ impl Ear {
         next
     }
 
+    /// A request that fetches mail was sent, and has no answer: what it fetched is in the store no more. Renewals will say the same.
+    pub(crate) fn may_have_missed_mail(&self) {
+        if !self.waits().held.is_empty() {
+            self.news.get().into_iter().for_each(News::renew_now);
+        }
+    }
+
     /// Takes what is to be done now or soon.
     pub(crate) fn due(&self, now: Instant) -> Due {
         let told = self.is_told();

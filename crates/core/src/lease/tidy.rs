@@ -17,6 +17,13 @@ const MAX_REQUESTS: usize = 64;
 const MAX_REQUESTS_AT_CLOSE: usize = 16;
 /// A client sweeps for one part in so many of its time at most, however many names there are.
 const REST: u32 = 50;
+/// It rests no longer than this: a sweep that took long may have waited for a busy server, and what it missed must go soon.
+const LONGEST_REST: Duration = Duration::from_secs(10);
+
+/// How long a client rests from a sweep that took so long.
+fn rest(took: Duration) -> Duration {
+    took.saturating_mul(REST).min(LONGEST_REST)
+}
 
 /// When this client sweeps.
 #[derive(Default)]
@@ -73,10 +80,13 @@ impl<D: Desk> Inner<D> {
             Some(due) if due > started => return self.sweep_at(due), // these chores were the others
             Some(_) => {}
         }
-        let is_done = self.sweep().await.unwrap_or(false); // nothing hurts meanwhile: later, then
+        let is_done = self.sweep().await.unwrap_or_else(|_| {
+            self.ear.may_have_missed_mail(); // a sweep fetches it too
+            false // nothing hurts meanwhile: later, then
+        });
         let now = Instant::now();
         let mut times = self.sweeps.times();
-        times.rest_until = Some(now + now.since(started) * REST);
+        times.rest_until = Some(now + rest(now.since(started)));
         // What has ended only just before was not idle for long enough.
         let was_early = times.last_end.is_some_and(|end| end + QUIET > started);
         drop(times);
@@ -117,5 +127,17 @@ impl<D: Desk> Inner<D> {
                 Err(failure) => return Err(failure.error),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_busy_server_does_not_keep_what_is_idle_for_minutes() {
+        assert_eq!(rest(Duration::from_millis(2)), Duration::from_millis(100));
+        assert_eq!(rest(Duration::from_secs(2)), LONGEST_REST);
+        assert_eq!(rest(Duration::MAX), LONGEST_REST);
     }
 }

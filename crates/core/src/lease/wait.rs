@@ -337,7 +337,13 @@ impl<D: Desk> Inner<D> {
         let sent = Instant::now();
         let ready = tokio::time::timeout(TOUCH_LIMIT, self.desk.stand_ready()).await;
         let touched = match ready {
-            Ok(Ok(())) => tokio::time::timeout(TOUCH_LIMIT, self.desk.touch(beat, batch)).await,
+            Ok(Ok(())) => {
+                let touched = tokio::time::timeout(TOUCH_LIMIT, self.desk.touch(beat, batch)).await;
+                if !matches!(touched, Ok(Ok(_))) {
+                    self.ear.may_have_missed_mail();
+                }
+                touched
+            }
             Ok(Err(failure)) => Ok(Err(failure)),
             Err(elapsed) => Err(elapsed),
         };

@@ -244,6 +244,10 @@ impl Listener for Ear {
         self.news.verify(); // one node's doubt is one vote's: the renewals that follow count it
     }
 
+    fn renew_now(&self) {
+        self.news.renew_now();
+    }
+
     fn grant_by_poll(&self, id: ClaimId, is_told: bool) {
         self.news.grant_by_poll(id, is_told); // each node's is one of its own
     }

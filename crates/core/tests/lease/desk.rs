@@ -44,6 +44,8 @@ pub(crate) struct Server {
     pub(crate) late: AtomicU64,
     /// Somebody breaks what is renewed next, just before, and nobody is told.
     pub(crate) breaks: AtomicBool,
+    /// The next look that fetches a message has no answer.
+    pub(crate) loses_mail: AtomicBool,
     /// What is on its disk, if that is not everything: it is killed, and has only this, as soon as a look has shown a grant.
     disk: Mutex<Option<BTreeMap<LockName, (Record, Instant)>>>,
 }
@@ -85,6 +87,7 @@ impl Server {
             ends: Mutex::default(),
             late: AtomicU64::new(0),
             breaks: AtomicBool::new(false),
+            loses_mail: AtomicBool::new(false),
             disk: Mutex::default(),
         })
     }
@@ -329,6 +332,11 @@ impl Desk for RecordDesk {
     }
 
     fn touch<'a>(&'a self, beat: bool, waiters: &'a [(LockName, ClaimId)]) -> BoxFuture<'a, Answer<Looked>> {
+        let has_mail = |server: &Server| server.state().mail.contains_key(&self.client);
+        if has_mail(&self.server) && self.server.loses_mail.swap(false, Ordering::Relaxed) {
+            self.server.state().mail.remove(&self.client);
+            return Box::pin(async { Err(broken(Fate::Unknown)) });
+        }
         self.request(move |server, state, at| {
             if beat {
                 let tickets = state.names.values_mut().flat_map(|(record, _)| record.line.iter_mut());

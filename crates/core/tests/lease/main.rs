@@ -138,6 +138,21 @@ async fn a_grant_that_was_broken_before_it_was_found_is_not_believed() {
     }
 }
 
+/// A look takes what was said to its client out of the store. If its answer is lost, renewals find out what it was, at once and not
+/// when they would be due anyway.
+#[tokio::test]
+async fn a_message_that_is_lost_with_its_answer_is_found_out_at_once() {
+    let server = Server::new(Weather::Mute);
+    let (client, other) = (Lease::new(server.desk()), Lease::new(server.desk()));
+    let (client, other) = (Client::new(client).unwrap(), Client::new(other).unwrap());
+    let held = client.mutex("x").unwrap().ttl(Duration::from_secs(600)).unwrap().lock().await.unwrap();
+    server.loses_mail.store(true, Ordering::Relaxed);
+    assert_eq!(other.break_holds("x", None).await.unwrap(), 1);
+    in_time("the loss is told", held.lost()).await;
+    assert!(!server.loses_mail.load(Ordering::Relaxed), "the message was lost");
+    assert_eq!(held.release().await.unwrap_err().kind(), ErrorKind::Lost);
+}
+
 /// Where a copy of an ask may still arrive, the end of its claim leaves a mark, and nowhere else.
 #[tokio::test]
 async fn an_end_leaves_a_mark_where_a_copy_of_its_ask_may_arrive() {

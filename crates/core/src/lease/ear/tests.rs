@@ -136,6 +136,7 @@ impl crate::keeper::Listener for Counts {
     fn asked(&self, _: ClaimId, _: crate::Ask) {}
     fn lost(&self, _: ClaimId) {}
     fn verify(&self) {}
+    fn renew_now(&self) {}
     fn grant_by_poll(&self, id: ClaimId, is_told: bool) {
         if is_told { self.0.is_told(id) } else { self.0.is_found(id) }
     }
