@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use tenure::{DEFAULT_TTL, Note, Wait};
 
-use crate::child::{Leftovers, OnLost};
+use crate::child::OnLost;
 use crate::duration;
 use crate::failure::Failure;
 use crate::keys::KeysArgs;
@@ -50,10 +50,6 @@ pub(crate) struct HoldArgs {
     /// What `tenure ls` shows for it [default: the program's name]
     #[arg(long, value_name = "TEXT", help_heading = "Holding")]
     note: Option<String>,
-
-    /// What to do with processes that the command started and that outlive it
-    #[arg(long, value_name = "POLICY", default_value = "wait", help_heading = "Holding")]
-    pub(crate) leftovers: Leftovers,
 
     #[command(flatten)]
     pub(crate) keys: KeysArgs,

@@ -30,7 +30,7 @@ use self::events::{Event, Teller};
 use self::lease::Lease;
 use self::lock::Lock;
 use self::wait::Waited;
-use crate::child::{self, Child, Ending, Line, OnLost, Order, Outcome, Signals};
+use crate::child::{self, Child, Ending, Leftovers, Line, OnLost, Order, Outcome, Signals};
 use crate::failure::{Failure, LOST};
 use crate::print::{Printer, wall_ms};
 use crate::quit;
@@ -43,6 +43,7 @@ pub(crate) struct Job<'a> {
     pub(crate) hold: &'a HoldArgs,
     /// The program and its arguments.
     pub(crate) command: &'a [OsString],
+    pub(crate) leftovers: Leftovers,
 }
 
 impl Job<'_> {
@@ -112,13 +113,8 @@ impl Job<'_> {
         let lease = Lease::new(guard, policy, self.hold, client.abilities().shortest_ttl);
         let (program, args) = self.command.split_first().ok_or_else(|| Failure::new("there is no command to run"))?;
         let env = [environment(guard, source), self.hold.keys.environment()?].concat();
-        let order = Order {
-            program: program.clone(),
-            args: args.to_vec(),
-            env,
-            grace: self.hold.grace,
-            leftovers: self.hold.leftovers,
-        };
+        let order =
+            Order { program: program.clone(), args: args.to_vec(), env, grace: self.hold.grace, leftovers: self.leftovers };
         let child = Child::start(&order)?;
         let line = if policy == OnLost::Ignore { None } else { Some(child.line()) };
         teller.tell(Event::started(program));
@@ -127,9 +123,8 @@ impl Job<'_> {
             teller.tell(Event::stopping(stop.policy, guard));
             stop
         };
-        let leftovers = |ending, pids: &[Pid]| {
-            teller.tell(Event::Leftovers { policy: self.hold.leftovers, ending, pids: pids.to_vec() })
-        };
+        let leftovers =
+            |ending, pids: &[Pid]| teller.tell(Event::Leftovers { policy: self.leftovers, ending, pids: pids.to_vec() });
         let outcome = tokio::select! {
             biased;
             outcome = child.supervise(signals, stop, leftovers) => outcome?,

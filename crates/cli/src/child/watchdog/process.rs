@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::retry_on_intr;
-use rustix::process::{Pid, Signal, getpid, getppid, kill_process_group};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getpid, getppid, getrlimit, kill_process_group, setrlimit};
 use tenure::Instant;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -40,6 +40,9 @@ struct Watch {
 /// Runs the watchdog; `args` are its parent, and the parent's children that are not the command's.
 pub(in super::super) fn watch(mut args: impl Iterator<Item = OsString>) -> ! {
     catch_signals();
+    // It has a handle on each process that has left the group.
+    let files = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: files.maximum, ..files });
     let parent = parse_pid(args.next());
     let parent_handle = Handle::open(parent).filter(|_| getppid() == Some(parent));
     let except = args.map(|arg| parse_pid(Some(arg))).chain([getpid()]).collect();
