@@ -193,14 +193,12 @@ impl Child {
             Signal::CHILD => {
                 self.left_behind();
             }
+            Signal::CONT if self.ended.is_some() => self.signal_all(Signal::CONT),
             Signal::CONT => {
                 if let Some(terminal) = &mut self.terminal {
                     terminal.lend_again();
                 }
                 signal_group(self.leader, Signal::CONT);
-                if self.ended.is_some() {
-                    self.signal_all(Signal::CONT);
-                }
             }
             Signal::TERM | Signal::INT if self.ended.is_some() => self.cut_short(signal),
             Signal::TSTP if self.ended.is_some() => {

@@ -98,12 +98,12 @@ When COMMAND ends before what it started:
   it run on without the lock.
 
 What can run on without the lock (more in GUARANTEES.md):
-  If tenure is killed with SIGKILL or stopped with SIGSTOP, its watchdog, a
-  second process, kills COMMAND and what it started. It misses a process that
-  left COMMAND's process group within half a second before the SIGKILL. No one
-  is there to kill if tenure and watchdog are killed or stopped at once. sudo and
-  other set-user-ID programs take no signals from tenure: write `sudo tenure
-  run ...`. What systemd-run, docker or at start is not COMMAND's to end.
+  If tenure is killed (SIGKILL) or stopped (SIGSTOP), a second process, its
+  watchdog, kills COMMAND and what it started. After SIGKILL it misses what left
+  COMMAND's process group in the last half second; and if both are killed or
+  stopped at once, nothing sees to what COMMAND started. sudo and other
+  set-user-ID programs take no signals from tenure: write `sudo tenure run ...`.
+  What systemd-run, docker or at starts is not COMMAND's.
 
 Examples:
   tenure run backup -- ./backup.sh

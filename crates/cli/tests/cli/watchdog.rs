@@ -5,7 +5,7 @@
 
 use std::process::Command;
 
-use rustix::process::{Pid, Signal, getpgid, kill_process};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getpgid, kill_process, prlimit};
 use tenure_testkit::stop_between_writes;
 
 use crate::support::{Running, STAY, Store, TENURE, eventually, lives, pid};
@@ -33,11 +33,7 @@ impl Held {
 
     /// The process that tenure has beside the command.
     fn watchdog(&self) -> Option<Pid> {
-        let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", self.tenure.pid())).unwrap();
-        children.split_whitespace().map(pid).find(|child| {
-            let line = std::fs::read_to_string(format!("/proc/{child}/cmdline")).unwrap_or_default();
-            line.split('\0').nth(1) == Some("__child")
-        })
+        helpers_of(self.tenure.pid()).first().copied()
     }
 
     /// Waits until it has handles on all that have left the group: these it can kill even when tenure is no more.
@@ -60,6 +56,16 @@ impl Held {
         assert!(living.is_empty(), "of {:?}, {living:?} run beside the next command", self.pids);
         next.end();
     }
+}
+
+/// The processes that tenure started for itself.
+fn helpers_of(tenure: Pid) -> Vec<Pid> {
+    let children = std::fs::read_to_string(format!("/proc/{tenure}/task/{tenure}/children")).unwrap();
+    let is_helper = |child: &Pid| {
+        let line = std::fs::read_to_string(format!("/proc/{child}/cmdline")).unwrap_or_default();
+        line.split('\0').nth(1) == Some("__child")
+    };
+    children.split_whitespace().map(pid).filter(is_helper).collect()
 }
 
 impl Drop for Held {
@@ -122,6 +128,22 @@ fn a_watchdog_that_was_stopped_is_continued() {
     held.wait_for_handles();
     stop_between_writes(held.tenure.pid());
     held.must_be_dead_when_the_next_begins(&store);
+}
+
+/// A process that may open no file can start no other.
+#[test]
+fn without_a_watchdog_the_command_ends() {
+    let store = Store::new();
+    let held = store.start_run(&["x"], "echo $$; exec sleep 1000");
+    let command = pid(&held.line());
+    let no_more = Rlimit { current: Some(3), maximum: Some(3) };
+    prlimit(Some(held.pid()), Resource::Nofile, no_more).unwrap();
+    let [watchdog] = helpers_of(held.pid())[..] else { panic!("it has one watchdog") };
+    kill_process(watchdog, Signal::KILL).unwrap();
+    let ended = held.wait();
+    assert_eq!(ended.code(), 125, "{ended:?}");
+    assert!(ended.stderr.contains("the watchdog was killed, and another one could not be started"), "{ended:?}");
+    assert!(!lives(command));
 }
 
 /// A careless program blocked signals before it started tenure.
