@@ -33,6 +33,7 @@ use crate::failure::OWN_FAILURE;
 use crate::print::Printer;
 
 fn main() -> ExitCode {
+    child::unblock();
     let mut args = std::env::args_os().skip(1);
     if args.next().is_some_and(|first| first == child::ENTRY) {
         child::shim(args);

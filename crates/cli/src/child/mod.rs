@@ -14,8 +14,8 @@
 //! | `start` | from an [`Order`] to a running [`Child`], with no race for the terminal |
 //! | `supervise` | the loop that runs while the command does |
 //! | `terminal` | lending the terminal to the command, and getting it back |
-//! | `tree` | who descends from us, read from `/proc` |
-//! | `warden` | what happens to the command when we are killed or stopped |
+//! | `tree` | who descends from a process, read from `/proc`, and signals that reach no other |
+//! | `watchdog` | what happens to the command when we are killed or stopped |
 //! | `shim` | the other ends of the above: this same program, started again as a small helper |
 //! | `leave` | ending this process so that the shell above understands why |
 //!
@@ -32,8 +32,9 @@
 //!   the lock; but if the lease ends meanwhile, the command is ended right after `fg` or `bg`.
 //! - The kernel forgets a parent-death signal when a set-user-ID program is executed, and refuses our
 //!   signals to it. Write `sudo tenure run …`, not `tenure run … sudo …`.
-//! - If we are killed with SIGKILL, processes that left the command's process group are not found
-//!   any more. In every other ending they are (on Linux).
+//! - If we are killed with SIGKILL, a process is missed that left the command's process group and lost
+//!   its parent, both within the last half second; see `watchdog`.
+//! - A watchdog and its supervisor that are killed or stopped in one moment see to nothing.
 //! - A process in uninterruptible sleep dies only when the kernel lets it; we wait for it.
 
 mod leave;
@@ -44,11 +45,12 @@ mod start;
 mod supervise;
 mod terminal;
 mod tree;
-mod warden;
+mod watchdog;
 
 pub(crate) use self::leave::leave;
-pub(crate) use self::order::{Ending, OnLost, Order, Outcome, Stop, kill_time};
+pub(crate) use self::order::{Ending, Leftovers, OnLost, Order, Outcome, Stop, kill_time};
 pub(crate) use self::shim::{ENTRY, shim};
-pub(crate) use self::signals::Signals;
+pub(crate) use self::signals::{Signals, unblock};
 pub(crate) use self::start::Child;
-pub(crate) use self::warden::Line;
+pub(crate) use self::tree::name_of;
+pub(crate) use self::watchdog::Line;

@@ -16,6 +16,20 @@ pub(crate) struct Order {
     pub(crate) env: Vec<(OsString, OsString)>,
     /// How long it may take between SIGTERM and SIGKILL.
     pub(crate) grace: Duration,
+    /// What to do with what it started, once it has ended by itself.
+    pub(crate) leftovers: Leftovers,
+}
+
+/// What to do with processes that the command started and that are still there when it has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Leftovers {
+    /// Hold the lock until they have ended too; tell them of SIGINT and SIGTERM
+    Wait,
+    /// SIGTERM, then SIGKILL after --grace
+    Term,
+    /// Let them run on without the lock, and end at once
+    Keep,
 }
 
 /// What to do with the command when its lock is lost.

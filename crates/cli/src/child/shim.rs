@@ -8,15 +8,10 @@ use std::ffi::{OsStr, OsString};
 use std::io::{self, ErrorKind};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, exit};
-use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::retry_on_intr;
-use rustix::process::{Pid, Signal, getpid, getppid, kill_current_process_group, kill_process, kill_process_group};
+use rustix::process::{Pid, Signal, getpid, getppid, kill_current_process_group, kill_process};
 
-use tenure::Instant;
-
-use super::{order::Order, terminal};
+use super::{order::Order, terminal, watchdog};
 
 /// The hidden first argument that makes `tenure` a helper of itself.
 pub(crate) const ENTRY: &str = "__child";
@@ -30,7 +25,7 @@ pub(crate) fn shim(args: impl IntoIterator<Item = OsString>) -> ! {
     match verb.to_str() {
         Some(EXEC) => exec(args),
         Some(TERMINAL) => take_terminal(args),
-        Some(WARDEN) => warden(),
+        Some(WATCHDOG) => watchdog::watch(args),
         Some(INTERRUPT) => interrupt(),
         _ => misuse(),
     }
@@ -65,8 +60,8 @@ fn exec(mut args: impl Iterator<Item = OsString>) -> ! {
     }
     // The supervisor puts everything in place while we stand still, and then continues us.
     let _ = kill_process(getpid(), Signal::STOP);
-    // Besides replacing the program, std empties the signal mask and gives SIGPIPE, which its
-    // runtime ignores, its default back. Handlers vanish by themselves.
+    // Besides replacing the program, std gives SIGPIPE, which its runtime ignores, its default back.
+    // Handlers vanish by themselves, and no signal is blocked; see `signals::unblock`.
     let error = Command::new(&program).args(args).exec();
     fail(&program, &error, exec_code(&error));
 }
@@ -83,56 +78,14 @@ fn take_terminal(mut args: impl Iterator<Item = OsString>) -> ! {
     exit(i32::from(done.is_err()));
 }
 
-/// A command that reads from its standard input the number of a process group and then, line by line,
-/// until when its lock is safe. It kills that group if the input ends without a word of farewell (`.`),
-/// or if that time passes.
-pub(super) fn warden_command() -> io::Result<Command> {
-    let mut command = helper(WARDEN)?;
-    // It must not keep a file system busy that the user wants to unmount.
-    command.current_dir("/");
+/// A command that watches over us; see [`watchdog`].
+pub(super) fn watchdog_command(strangers: &[Pid]) -> io::Result<Command> {
+    let mut command = helper(WATCHDOG)?;
+    command
+        .args([getpid()].iter().chain(strangers).map(Pid::to_string))
+        // It must not keep a file system busy that the user wants to unmount.
+        .current_dir("/");
     Ok(command)
-}
-
-fn warden() -> ! {
-    let input = io::stdin();
-    let mut words = String::new();
-    let mut group = None;
-    let mut safe_until = Instant::NEVER;
-    loop {
-        let left = safe_until.since(Instant::now());
-        if left.is_zero()
-            && let Some(group) = group
-        {
-            let _ = kill_process_group(group, Signal::KILL);
-            safe_until = Instant::NEVER; // our supervisor finds out, and dismisses us
-            continue;
-        }
-        // Short naps: the system's timers stand still while the machine sleeps, and the lease does not.
-        let nap = left.min(Duration::from_millis(500));
-        let nap = (safe_until < Instant::NEVER).then_some(Timespec { tv_sec: 0, tv_nsec: nap.as_nanos() as _ });
-        if poll(&mut [PollFd::new(&input, PollFlags::IN)], nap.as_ref()) == Ok(0) {
-            continue;
-        }
-        let mut bytes = [0; 256];
-        let length = retry_on_intr(|| rustix::io::read(&input, &mut bytes)).unwrap_or(0);
-        words.push_str(&String::from_utf8_lossy(&bytes[..length]));
-        if words.ends_with('.') {
-            exit(0);
-        }
-        if length == 0 {
-            if let Some(group) = group {
-                let _ = kill_process_group(group, Signal::KILL);
-            }
-            exit(0);
-        }
-        while let Some((word, rest)) = words.split_once('\n') {
-            match group {
-                None => group = Some(parse_pid(Some(word.into()))),
-                Some(_) => safe_until = word.parse().map_or(safe_until, Instant::from_nanos),
-            }
-            words = rest.to_owned();
-        }
-    }
 }
 
 /// A command that ends itself, and the process group it is in, by SIGINT.
@@ -180,7 +133,7 @@ fn plain(error: &io::Error) -> String {
     }
 }
 
-fn parse_pid(arg: Option<OsString>) -> Pid {
+pub(super) fn parse_pid(arg: Option<OsString>) -> Pid {
     arg.and_then(|arg| arg.to_str()?.parse().ok())
         .filter(|raw: &i32| *raw > 0)
         .and_then(Pid::from_raw)
@@ -194,7 +147,7 @@ fn misuse() -> ! {
 
 const EXEC: &str = "exec";
 const TERMINAL: &str = "terminal";
-const WARDEN: &str = "warden";
+const WATCHDOG: &str = "watchdog";
 const INTERRUPT: &str = "interrupt";
 
 #[cfg(test)]
@@ -220,6 +173,7 @@ mod tests {
             args: vec!["-c".into(), "--".into(), "".into()],
             env: vec![("A".into(), "b".into())],
             grace: std::time::Duration::ZERO,
+            leftovers: crate::child::Leftovers::Wait,
         };
         let command = exec_command(&order).unwrap();
         let args: Vec<_> = command.get_args().collect();

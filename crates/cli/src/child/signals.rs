@@ -76,6 +76,15 @@ impl Signals {
     }
 }
 
+/// Unblocks every signal, for this thread and all that it starts. Call it first of all.
+///
+/// A program that blocks signals and then starts us has us inherit that. With SIGCHLD blocked we would
+/// not hear that the command ended, and renew for ever; with SIGTERM, neither we nor the command could be ended.
+pub(crate) fn unblock() {
+    // Fails only for arguments that this call cannot have.
+    let _ = nix::sys::signal::SigSet::empty().thread_set_mask();
+}
+
 /// The set of ignored signals as this process inherited it, one bit a signal.
 fn ignored() -> u64 {
     // There is no safe call for it, but Linux writes it down. Elsewhere nothing counts as ignored.

@@ -5,13 +5,13 @@ use std::os::unix::process::CommandExt;
 use std::time::Duration;
 
 use rustix::io::retry_on_intr;
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, waitid};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, getpid, waitid};
 use tenure::Instant;
 
-use super::order::{Ending, Order};
+use super::order::{Ending, Leftovers, Order};
 use super::supervise::Look;
 use super::terminal::{Terminal, lend_at_once, signal_group};
-use super::warden::{Line, Warden};
+use super::watchdog::{Line, Watchdog};
 use super::{shim, tree};
 
 /// A running command: the leader of a process group of its own, and all that descends from it.
@@ -29,8 +29,14 @@ pub(crate) struct Child {
     pub(super) grace: Duration,
     /// The terminal, if this process has one.
     pub(super) terminal: Option<Terminal>,
-    /// Kills the group should we be killed.
-    pub(super) warden: Warden,
+    /// Kills all of it should we be killed or stopped.
+    pub(super) watchdog: Watchdog,
+    /// What to do with what the command leaves running.
+    pub(super) leftovers: Leftovers,
+    /// When to tell what is left, once the command has ended.
+    pub(super) tell_at: Option<Instant>,
+    /// Whether everything was asked to end.
+    pub(super) asked: bool,
     /// When everything gets SIGKILL, if that is settled.
     pub(super) kill_at: Option<Instant>,
     /// How the command ended, once it has. What it started may live on.
@@ -51,29 +57,34 @@ impl Child {
     /// started it ends, so that thread must be one that lives as long as the process.
     pub(crate) fn start(order: &Order) -> io::Result<Self> {
         tree::adopt_orphans()?;
+        // Whoever became this program by `exec` may have had children before.
+        let strangers = tree::children(getpid());
         // Before the command, so that there is no moment at which it runs unguarded.
-        let warden = Warden::post()?;
+        let watchdog = Watchdog::start(strangers)?;
         let process = shim::exec_command(order)?.process_group(0).spawn()?;
         let leader = Pid::from_child(&process);
         let mut child = Self {
             leader,
             grace: order.grace,
             terminal: Terminal::open(leader),
-            warden,
+            watchdog,
+            leftovers: order.leftovers,
+            tell_at: None,
+            asked: false,
             kill_at: None,
             ended: None,
             interrupted: false,
             gone: false,
         };
         // From here on `child` cleans up when anything fails.
-        child.warden.guard(leader)?;
+        child.watchdog.guard(leader)?;
         child.let_go()?;
         Ok(child)
     }
 
-    /// A line to the warden, to say again and again until when the lock is safe.
-    pub(crate) fn line(&self) -> io::Result<Option<Line>> {
-        self.warden.line()
+    /// A line to the watchdog, to say again and again until when the lock is safe.
+    pub(crate) fn line(&self) -> Line {
+        self.watchdog.line()
     }
 
     /// Gives the terminal to the command, which stands still until then, and lets it go.

@@ -6,14 +6,14 @@ use std::pin::pin;
 use std::time::Duration;
 
 use rustix::process::{
-    Pid, Signal, WaitId, WaitIdOptions, WaitOptions, kill_current_process_group, kill_process, waitid, waitpid,
+    Pid, Signal, WaitId, WaitIdOptions, WaitOptions, getpid, kill_current_process_group, waitid, waitpid,
 };
 use tenure::{Clock, Instant};
 
-use super::order::{Ending, OnLost, Outcome, Stop, kill_time};
+use super::order::{Ending, Leftovers, OnLost, Outcome, Stop, kill_time};
 use super::signals::Signals;
 use super::start::Child;
-use super::terminal::{nobody_continues_us, signal_group};
+use super::terminal::{Terminal, nobody_continues_us, signal_group};
 use super::tree;
 
 /// What the command is doing, as far as we can see.
@@ -34,36 +34,39 @@ impl Child {
     ///   affair, however often they come; but TERM, which a service manager sends, is an order to end,
     ///   so SIGKILL follows after the grace.
     /// - When `stop` resolves, the lock is lost, and its policy is carried out.
-    /// - When the command has ended, what it left running gets SIGTERM and, after the grace, SIGKILL.
+    /// - When the command has ended, [`Leftovers`] says what becomes of what it left running; `tell` is told once
+    ///   who that is. After a loss, a TERM or a Ctrl-C it is ended in any case: SIGTERM and, after the grace, SIGKILL.
     /// - When the command is stopped from the keyboard, so are we, for the shell to see; and when the
     ///   shell continues us, so is the command. A stopped process renews no lock. Therefore `stop`
     ///   should look at the clock itself (a `sleep_until` the end of the lease will do): it is polled
     ///   before the signal that continued us is, and so a command whose lease ended meanwhile is not
     ///   set running again first.
     ///
-    /// Everything below this process counts as started by the command, and is reaped and ended as such:
-    /// the caller must have no other children meanwhile.
+    /// Everything below this process counts as started by the command, and is reaped and ended as such,
+    /// but for the children it had before: the caller must start no others meanwhile.
     ///
     /// # Cancel safety
     ///
     /// Cancelling drops the [`Child`], which kills the command at once, without grace.
-    pub(crate) async fn supervise(mut self, signals: &mut Signals, stop: impl Future<Output = Stop>) -> io::Result<Outcome> {
+    pub(crate) async fn supervise(
+        mut self,
+        signals: &mut Signals,
+        stop: impl Future<Output = Stop>,
+        tell: impl Fn(Ending, &[Pid]),
+    ) -> io::Result<Outcome> {
         let mut stop = pin!(stop);
         let mut stop_seen = false;
         let mut stopped_for_loss = false;
-        let mut rest_asked = false;
         loop {
+            self.watchdog.keep()?;
             match self.look()? {
                 Look::Runs => {}
                 Look::Stopped(by) => self.pause(by),
-                Look::Ended(ending) if !self.left_behind() => {
-                    self.bury();
-                    return Ok(Outcome { ending, stopped_for_loss, interrupted: self.interrupted });
-                }
-                Look::Ended(_) if rest_asked => {}
-                Look::Ended(_) => {
-                    rest_asked = true;
-                    self.ask_all_to_end(None);
+                Look::Ended(ending) => {
+                    if !self.left_behind() || self.may_leave_the_rest(ending, &tell) {
+                        self.bury();
+                        return Ok(Outcome { ending, stopped_for_loss, interrupted: self.interrupted });
+                    }
                 }
             }
             // SIGKILL first and `stop` next: no storm of signals may delay the end of the lease.
@@ -72,8 +75,9 @@ impl Child {
                 () = until(self.next_visit()) => self.kill_if_due(),
                 order = &mut stop, if !stop_seen => {
                     stop_seen = true;
-                    let running = self.ended.is_none();
-                    stopped_for_loss = self.carry_out(order) && running;
+                    // What is waited for belongs to the command: its exit code alone would tell of a success.
+                    let wanted = self.ended.is_none() || self.leftovers == Leftovers::Wait;
+                    stopped_for_loss = self.carry_out(order) && wanted;
                 }
                 signal = signals.next() => self.pass_on(signal),
             }
@@ -113,6 +117,7 @@ impl Child {
     /// The command is over: what must happen before anything is reaped.
     fn note_end(&mut self, ending: Ending) {
         self.ended = Some(ending);
+        self.tell_at = Some(Instant::now() + MOMENT);
         if let Some(terminal) = &self.terminal {
             let had_terminal = terminal.is_out();
             terminal.take_back();
@@ -125,6 +130,29 @@ impl Child {
         // might count as one.
         #[cfg(not(target_os = "linux"))]
         self.reap_leader();
+    }
+
+    /// The command has ended, and something that it started has not. Says whether that may run on without us.
+    fn may_leave_the_rest(&mut self, ending: Ending, tell: &impl Fn(Ending, &[Pid])) -> bool {
+        // The user wants it to end, or nobody may run any more.
+        let must_end = self.kill_at.is_some() || self.interrupted;
+        let now = Instant::now();
+        let is_time = self.leftovers != Leftovers::Wait || self.tell_at.is_some_and(|at| at <= now);
+        if !must_end && self.tell_at.is_some() && is_time {
+            self.tell_at = None;
+            let mut left = tree::below(getpid(), &self.watchdog.not_the_command_s());
+            left.retain(|&pid| pid != self.leader && tree::Stat::of(pid).is_some_and(|stat| stat.lives));
+            if !left.is_empty() {
+                tell(ending, &left);
+            }
+        }
+        if self.leftovers == Leftovers::Keep && !must_end {
+            return true;
+        }
+        if (self.leftovers == Leftovers::Term || must_end) && !self.asked {
+            self.ask_all_to_end(None);
+        }
+        false
     }
 
     /// The command stopped: do what makes that look right from outside.
@@ -165,12 +193,21 @@ impl Child {
             Signal::CHILD => {
                 self.left_behind();
             }
+            Signal::CONT if self.ended.is_some() => self.signal_all(Signal::CONT),
             Signal::CONT => {
                 if let Some(terminal) = &mut self.terminal {
                     terminal.lend_again();
                 }
                 signal_group(self.leader, Signal::CONT);
             }
+            Signal::TERM | Signal::INT if self.ended.is_some() => self.cut_short(signal),
+            Signal::TSTP if self.ended.is_some() => {
+                if !nobody_continues_us() {
+                    self.signal_all(Signal::STOP);
+                    let _ = kill_current_process_group(Signal::STOP);
+                }
+            }
+            other if self.ended.is_some() => self.signal_all(other),
             Signal::TERM => {
                 signal_group(self.leader, Signal::TERM);
                 signal_group(self.leader, Signal::CONT);
@@ -178,6 +215,19 @@ impl Child {
             }
             other => signal_group(self.leader, other),
         }
+    }
+
+    /// The user does not want to wait for what the command left running.
+    fn cut_short(&mut self, signal: Signal) {
+        self.asked = true;
+        self.signal_all(signal);
+        self.signal_all(Signal::CONT);
+        self.kill_by(kill_time(Instant::now(), self.grace, None));
+        // Not a success, since something was cut off.
+        if self.ended == Some(Ending::Exited(0)) {
+            self.ended = Some(Ending::Signaled(signal.as_raw()));
+        }
+        self.interrupted |= signal == Signal::INT && self.terminal.as_ref().is_some_and(Terminal::is_ours);
     }
 
     /// The lock is lost. Says whether that ends the command.
@@ -192,6 +242,7 @@ impl Child {
 
     /// SIGTERM to everybody, and SIGKILL when it is time.
     fn ask_all_to_end(&mut self, deadline: Option<Instant>) {
+        self.asked = true;
         let now = Instant::now();
         let due = kill_time(now, self.grace, deadline);
         if due <= now {
@@ -224,28 +275,29 @@ impl Child {
     /// Signals the command's group, then whoever descends from us in another one.
     fn signal_all(&self, signal: Signal) {
         signal_group(self.leader, signal);
-        for pid in tree::descendants() {
-            if pid != self.warden.pid() && tree::group_of(pid) != Some(self.leader) {
-                let _ = kill_process(pid, signal);
+        tree::each_below(getpid(), &self.watchdog.not_the_command_s(), |_, stat, handle| {
+            if stat.group != self.leader {
+                handle.signal(signal);
             }
-        }
+        });
     }
 
     /// Reaps what can be reaped, except the command itself; says whether anything else lives.
     pub(super) fn left_behind(&self) -> bool {
-        let living = tree::children()
+        let others = self.watchdog.not_the_command_s();
+        let living = tree::children(getpid())
             .into_iter()
-            .filter(|&pid| pid != self.leader && pid != self.warden.pid())
+            .filter(|pid| *pid != self.leader && !others.contains(pid))
             .filter(|&pid| matches!(waitpid(Some(pid), WaitOptions::NOHANG), Ok(None)))
             // Not `any`, which would stop at the first and leave the others unreaped.
             .count();
         living > 0 || group_lives(self.leader)
     }
 
-    /// Reaps the command, which ended, and dismisses its warden.
+    /// Reaps the command, which ended, and dismisses its watchdog.
     pub(super) fn bury(&mut self) {
         self.reap_leader();
-        self.warden.dismiss();
+        self.watchdog.dismiss();
         self.gone = true;
     }
 
@@ -259,7 +311,8 @@ impl Child {
         // Where orphans are not given to us, their end is not reported to us either.
         let blind = self.ended.is_some() && !cfg!(target_os = "linux");
         let soon = blind.then(|| Instant::now() + ROUND);
-        self.kill_at.into_iter().chain(soon).min()
+        let tell_at = self.tell_at.filter(|_| self.leftovers == Leftovers::Wait);
+        self.kill_at.into_iter().chain(soon).chain(tell_at).min()
     }
 }
 
@@ -285,3 +338,6 @@ async fn until(time: Option<Instant>) {
 
 /// How long SIGKILL is given to work before it is sent again.
 const ROUND: Duration = Duration::from_millis(20);
+
+/// What ends so soon after the command is not worth telling about.
+const MOMENT: Duration = Duration::from_secs(1);

@@ -14,7 +14,7 @@ use std::io::{self, IsTerminal};
 use std::os::unix::process::CommandExt;
 use std::process::Stdio;
 
-use rustix::process::{Pid, Signal, WaitOptions, getpgrp, getsid, kill_process, kill_process_group, waitpid};
+use rustix::process::{Pid, Signal, WaitOptions, getpgrp, getpid, getsid, kill_process, kill_process_group, waitpid};
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetpgrp, tcsetattr, tcsetpgrp};
 
 use super::{shim, tree};
@@ -39,7 +39,7 @@ impl Terminal {
 
     /// Lends it to the command, if it is ours to lend. Says whether the command has it now.
     pub(super) fn lend(&mut self) -> bool {
-        if tcgetpgrp(&self.tty) != Ok(getpgrp()) {
+        if !self.is_ours() {
             return false;
         }
         if self.modes.is_none() {
@@ -57,6 +57,11 @@ impl Terminal {
         if self.lent {
             self.lend();
         }
+    }
+
+    /// Whether we have it.
+    pub(super) fn is_ours(&self) -> bool {
+        tcgetpgrp(&self.tty) == Ok(getpgrp())
     }
 
     /// Whether the command, or something it started, has it.
@@ -96,7 +101,7 @@ impl Terminal {
     /// A shell does this when its job dies of a signal, but all it sees of ours is an exit code.
     pub(super) fn tidy(&self) {
         if let Some(modes) = &self.modes
-            && tcgetpgrp(&self.tty) == Ok(getpgrp())
+            && self.is_ours()
         {
             // `Now`, since draining can wait for ever on a terminal paused by Ctrl-S. A failure
             // leaves the terminal as it would be without us.
@@ -108,7 +113,7 @@ impl Terminal {
     fn front(&self) -> Option<Pid> {
         let front = tcgetpgrp(&self.tty).ok()?;
         let below_us =
-            || front != getpgrp() && tree::descendants().into_iter().any(|pid| tree::group_of(pid) == Some(front));
+            || front != getpgrp() && tree::below(getpid(), &[]).into_iter().any(|pid| tree::group_of(pid) == Some(front));
         (front == self.borrower || below_us()).then_some(front)
     }
 }

@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use serde::Serialize;
 use tenure::Client;
 
+use crate::child::Leftovers;
 use crate::failure::Failure;
 use crate::guarded::{HoldArgs, Job, Shape};
 use crate::print::{OriginJson, Printer, clean, clock, wall_ms};
@@ -31,11 +32,21 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     hold: HoldArgs,
+
+    /// What to do with processes that COMMAND started and that outlive it
+    #[arg(long, value_name = "POLICY", default_value = "wait", help_heading = "Holding")]
+    leftovers: Leftovers,
 }
 
 impl Args {
     pub(crate) async fn run(&self, store: &StoreArgs, printer: &Printer) -> Result<u8, Failure> {
-        let job = Job { name: &self.name, shape: Shape::Election, hold: &self.hold, command: &self.command };
+        let job = Job {
+            name: &self.name,
+            shape: Shape::Election,
+            hold: &self.hold,
+            command: &self.command,
+            leftovers: self.leftovers,
+        };
         job.run(store, printer).await
     }
 

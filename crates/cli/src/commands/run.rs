@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 
+use crate::child::Leftovers;
 use crate::failure::Failure;
 use crate::guarded::{HoldArgs, Job, KindArgs};
 use crate::print::Printer;
@@ -9,7 +10,7 @@ use crate::store::StoreArgs;
 
 /// Run a command while holding a lock
 ///
-/// Waits for the lock on NAME, runs COMMAND, and releases the lock when COMMAND and everything it started are gone. COMMAND has the
+/// Waits for the lock on NAME, runs COMMAND, and releases the lock when COMMAND and everything it started have ended. COMMAND has the
 /// terminal, the standard streams and the signals it would have without tenure.
 ///
 /// Plain `run` takes the mutex that programs know as `client.mutex(NAME)`; -s and -x are the two sides of an rw lock.
@@ -32,12 +33,22 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     hold: HoldArgs,
+
+    /// What to do with processes that COMMAND started and that outlive it
+    #[arg(long, value_name = "POLICY", default_value = "wait", help_heading = "Holding")]
+    leftovers: Leftovers,
 }
 
 impl Args {
     pub(crate) async fn run(&self, store: &StoreArgs, printer: &Printer) -> Result<u8, Failure> {
         let command = self.command();
-        let job = Job { name: &self.name, shape: self.kind.shape(), hold: &self.hold, command: &command };
+        let job = Job {
+            name: &self.name,
+            shape: self.kind.shape(),
+            hold: &self.hold,
+            command: &command,
+            leftovers: self.leftovers,
+        };
         job.run(store, printer).await
     }
 
@@ -79,6 +90,20 @@ When the lock is lost:
   trying, and says so. COMMAND gets SIGTERM early enough that SIGKILL, after
   --grace or sooner, comes before the store can let anybody else in. If somebody
   breaks the lock (see `tenure break`), COMMAND gets SIGTERM at once.
+
+When COMMAND ends before what it started:
+  The lock is held until that has ended too; after a second, tenure says whom
+  it waits for. SIGINT and SIGTERM then end it: SIGKILL comes after --grace, and
+  an exit code of 0 becomes 128+n. --leftovers term ends it at once; keep lets
+  it run on without the lock.
+
+What can run on without the lock (more in GUARANTEES.md):
+  If tenure is killed (SIGKILL) or stopped (SIGSTOP), a second process, its
+  watchdog, kills COMMAND and what it started. After SIGKILL it misses what left
+  COMMAND's process group in the last half second; and if both are killed or
+  stopped at once, nothing sees to what COMMAND started. sudo and other
+  set-user-ID programs take no signals from tenure: write `sudo tenure run ...`.
+  What systemd-run, docker or at starts is not COMMAND's.
 
 Examples:
   tenure run backup -- ./backup.sh

@@ -5,11 +5,12 @@ use std::cell::Cell;
 use std::ffi::OsStr;
 use std::time::Duration;
 
+use rustix::process::Pid;
 use serde::Serialize;
 use tenure::{Guard, LockName, View};
 
 use super::wait::{ahead, in_the_way};
-use crate::child::{Ending, OnLost};
+use crate::child::{Ending, Leftovers, OnLost, name_of};
 use crate::duration;
 use crate::print::{DIM, OriginJson, Printer, ViewJson, clean, wall_ms};
 
@@ -25,6 +26,7 @@ pub(super) enum Event<'a> {
     Asked(&'a tenure::Ask),
     Lost,
     Stopping { policy: OnLost, remaining: Duration },
+    Leftovers { policy: Leftovers, ending: Ending, pids: Vec<Pid> },
     Exited { ending: Ending, stopped_for_loss: bool },
     Released { error: Option<String> },
 }
@@ -160,6 +162,12 @@ enum Json {
         policy: &'static str,
         remaining_ms: u64,
     },
+    Leftovers {
+        policy: Leftovers,
+        code: i32,
+        count: usize,
+        pids: Vec<i32>,
+    },
     Exited {
         code: i32,
         signal: Option<i32>,
@@ -185,6 +193,10 @@ impl Event<'_> {
             Event::Asked(ask) => Json::Asked { reason: ask.reason.as_str().to_owned(), by: (&ask.by).into() },
             Event::Lost => Json::Lost,
             Event::Stopping { policy, remaining } => Json::Stopping { policy: word(policy), remaining_ms: ms(remaining) },
+            Event::Leftovers { policy, ending, pids } => {
+                let pids: Vec<i32> = pids.iter().map(|pid| pid.as_raw_pid()).collect();
+                Json::Leftovers { policy, code: ending.code(), count: pids.len(), pids }
+            }
             Event::Exited { ending, stopped_for_loss } => {
                 let signal = if let Ending::Signaled(signal) = ending { Some(signal) } else { None };
                 Json::Exited { code: ending.code(), signal, stopped_for_loss }
@@ -220,11 +232,28 @@ impl Event<'_> {
             Event::Stopping { remaining, .. } => {
                 format!("{name}: stopping the command, while the lock is still ours for {}", duration::show(*remaining))
             }
+            Event::Leftovers { policy, ending, pids } => {
+                let does = match policy {
+                    Leftovers::Wait => "waiting for",
+                    Leftovers::Term => "ending",
+                    Leftovers::Keep => return None,
+                };
+                format!("{name}: the command ended ({}); {does} what it started: {}", ending.code(), listed(pids))
+            }
             Event::Released { error: Some(error) } => format!("{name}: {error}"),
             _ => return None,
         })
     }
 }
+
+/// The first few of these processes, by name and number.
+fn listed(pids: &[Pid]) -> String {
+    let shown: Vec<String> = pids.iter().take(MOST_LISTED).map(|&pid| format!("{} ({pid})", clean(&name_of(pid)))).collect();
+    let more = pids.len().saturating_sub(MOST_LISTED);
+    format!("{}{}", shown.join(", "), if more > 0 { format!(" and {more} more") } else { String::new() })
+}
+
+const MOST_LISTED: usize = 5;
 
 fn word(policy: OnLost) -> &'static str {
     match policy {

@@ -18,6 +18,7 @@ mod wait;
 use std::ffi::OsString;
 use std::time::Duration;
 
+use rustix::process::Pid;
 use tenure::{Client, ErrorKind, Guard, Instant, LockName};
 
 pub(crate) use self::args::HoldArgs;
@@ -29,7 +30,7 @@ use self::events::{Event, Teller};
 use self::lease::Lease;
 use self::lock::Lock;
 use self::wait::Waited;
-use crate::child::{self, Child, Ending, Line, OnLost, Order, Outcome, Signals};
+use crate::child::{self, Child, Ending, Leftovers, Line, OnLost, Order, Outcome, Signals};
 use crate::failure::{Failure, LOST};
 use crate::print::{Printer, wall_ms};
 use crate::quit;
@@ -42,6 +43,7 @@ pub(crate) struct Job<'a> {
     pub(crate) hold: &'a HoldArgs,
     /// The program and its arguments.
     pub(crate) command: &'a [OsString],
+    pub(crate) leftovers: Leftovers,
 }
 
 impl Job<'_> {
@@ -111,23 +113,26 @@ impl Job<'_> {
         let lease = Lease::new(guard, policy, self.hold, client.abilities().shortest_ttl);
         let (program, args) = self.command.split_first().ok_or_else(|| Failure::new("there is no command to run"))?;
         let env = [environment(guard, source), self.hold.keys.environment()?].concat();
-        let order = Order { program: program.clone(), args: args.to_vec(), env, grace: self.hold.grace };
+        let order =
+            Order { program: program.clone(), args: args.to_vec(), env, grace: self.hold.grace, leftovers: self.leftovers };
         let child = Child::start(&order)?;
-        let line = if policy == OnLost::Ignore { None } else { child.line()? };
+        let line = if policy == OnLost::Ignore { None } else { Some(child.line()) };
         teller.tell(Event::started(program));
         let stop = async {
             let stop = lease.end().await;
             teller.tell(Event::stopping(stop.policy, guard));
             stop
         };
+        let leftovers =
+            |ending, pids: &[Pid]| teller.tell(Event::Leftovers { policy: self.leftovers, ending, pids: pids.to_vec() });
         let outcome = tokio::select! {
             biased;
-            outcome = child.supervise(signals, stop) => outcome?,
+            outcome = child.supervise(signals, stop, leftovers) => outcome?,
             never = tell_all(guard, teller) => match never {},
-            never = tell_the_warden(guard, line) => match never {},
+            never = tell_the_watchdog(guard, line) => match never {},
         };
-        let by_warden = policy != OnLost::Ignore && outcome.ending == KILLED && guard.check().is_err();
-        let stopped_for_loss = outcome.stopped_for_loss || by_warden;
+        let by_watchdog = policy != OnLost::Ignore && outcome.ending == KILLED && guard.check().is_err();
+        let stopped_for_loss = outcome.stopped_for_loss || by_watchdog;
         teller.tell(Event::exited(outcome.ending, stopped_for_loss));
         Ok(if stopped_for_loss { End::Code(LOST) } else { End::Command(outcome) })
     }
@@ -149,8 +154,8 @@ async fn tell_all(guard: &Guard, teller: &Teller<'_>) -> std::convert::Infallibl
     std::future::pending().await
 }
 
-/// Tells the warden until when the hold is safe, often enough that only a stopped or starved `tenure` falls behind.
-async fn tell_the_warden(guard: &Guard, line: Option<Line>) -> std::convert::Infallible {
+/// Tells the watchdog until when the hold is safe, often enough that only a stopped or starved `tenure` falls behind.
+async fn tell_the_watchdog(guard: &Guard, line: Option<Line>) -> std::convert::Infallible {
     let Some(mut line) = line else { return std::future::pending().await };
     loop {
         let until = guard.valid_until();
@@ -159,7 +164,7 @@ async fn tell_the_warden(guard: &Guard, line: Option<Line>) -> std::convert::Inf
     }
 }
 
-/// How a command ends that the warden killed.
+/// How a command ends that the watchdog killed.
 const KILLED: Ending = Ending::Signaled(9);
 
 /// What the command is told about its hold.

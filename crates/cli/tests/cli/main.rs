@@ -9,6 +9,7 @@
 //! - `guide`: what docs/fencing.md shows in a shell
 //! - `kinds`: writers, readers, permits, fairness, and names in use as another kind
 //! - `signals`: `kill`, while waiting and while holding; children that ignore, fork and hide
+//! - `leftovers`: what the command started outlives it
 //! - `loss`: the lock goes, and the command with it, in time
 //! - `sequencer`: show, verify, key; what is signed
 //! - `terminal`: Ctrl-C, Ctrl-Z and `fg` on a real pty; the live line
@@ -16,6 +17,7 @@
 //! - `hold`: hold and release, for scripts
 //! - `input`: what is refused, and leaves nothing behind
 //! - `waiting`: wait, ask --wait
+//! - `watchdog`: tenure is stopped or killed, its watchdog too, and what has left the command's group
 //! - `zookeeper`: the commands on a real ZooKeeper
 
 mod counter;
@@ -27,6 +29,7 @@ mod guide;
 mod hold;
 mod input;
 mod kinds;
+mod leftovers;
 mod loss;
 mod sequencer;
 mod signals;
@@ -34,4 +37,5 @@ mod support;
 mod terminal;
 mod views;
 mod waiting;
+mod watchdog;
 mod zookeeper;

@@ -50,7 +50,7 @@ fn a_command_that_ignores_term_is_killed_after_the_grace() {
 }
 
 #[test]
-fn nothing_the_command_started_outlives_the_lock() {
+fn with_leftovers_term_nothing_the_command_started_outlives_the_lock() {
     let store = Store::new();
     // One in the command's group, one that ignores TERM, one in a session of its own whose parent has gone.
     let script = r#"
@@ -60,7 +60,7 @@ fn nothing_the_command_started_outlives_the_lock() {
         cat >/dev/null
         exit 4
     "#;
-    let held = store.start_run(&["--grace", "200ms", "x"], script);
+    let held = store.start_run(&["--leftovers", "term", "--grace", "200ms", "x"], script);
     let started: Vec<_> = (0..3).map(|_| pid(&held.line())).collect();
     let waiter = store.queue(&["x"], "x");
     let ended = held.end();

@@ -136,6 +136,34 @@ fn ctrl_z_and_fg() {
 }
 
 #[test]
+fn ctrl_z_and_ctrl_c_reach_what_the_command_left() {
+    let store = Store::new();
+    let mut terminal = Terminal::shell(&store);
+    // A shell's background job does not mind Ctrl-C, and so the grace counts.
+    let leave_one = "$TENURE run --grace 100ms x -- sh -c 'sleep 1000 &'";
+    terminal.type_in(&format!("{leave_one}\n"));
+    terminal.wait_for("waiting for what it started: sleep");
+    terminal.type_in("\x1a");
+    terminal.wait_for("Stopped");
+    terminal.wait_for(PROMPT);
+    terminal.type_in("fg\n");
+    terminal.wait_for("TENURE run");
+    terminal.type_in("\x03");
+    terminal.wait_for(PROMPT);
+    store.assert_empty();
+    terminal.type_in(&format!("for i in 1 2; do echo round-$((i+0)); {leave_one}; done\n"));
+    terminal.wait_for("round-1");
+    terminal.wait_for("waiting for what it started: sleep");
+    terminal.type_in("\x03");
+    let shown = terminal.wait_for(PROMPT);
+    assert!(!shown.contains("round-2"), "the loop is over: {shown:?}");
+    terminal.type_in("echo code=$?.\n");
+    terminal.wait_for("code=130.");
+    store.assert_empty();
+    terminal.type_in("exit\n");
+}
+
+#[test]
 fn ctrl_z_while_waiting() {
     let store = Store::new();
     let holder = store.hold(&["x"]);
