@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use tenure_core::backend::{Abilities, Backend, BoxFuture, Fencing};
+use tenure_core::backend::{Abilities, Backend, BoxFuture, Fencing, async_trait};
 use tenure_core::quorum::{self, Node, Quorum};
 use tenure_core::{Error, ErrorKind, Kind, LockName, Result, Token};
 
@@ -62,9 +62,10 @@ pub(crate) async fn connect(settings: &Settings) -> Result<Quorum> {
     Quorum::new(nodes.into_iter().map(|node| node as Arc<dyn Node>).collect(), rules)
 }
 
+#[async_trait]
 impl Node for Redis {
-    fn raise<'a>(&'a self, name: &'a LockName, at_least: Token) -> BoxFuture<'a, Result<Token>> {
-        Box::pin(self.inner.raise(name, at_least))
+    async fn raise(&self, name: &LockName, at_least: Token) -> Result<Token> {
+        self.inner.raise(name, at_least).await
     }
 
     fn vote(&self) -> Result<()> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::tries::Tries;
 use super::{Answer, Desk, Inner};
-use crate::backend::{Abilities, Backend, BoxFuture, Finding, released};
+use crate::backend::{Abilities, Backend, BoxFuture, Finding, async_trait, released};
 use crate::keeper::News;
 use crate::{Ask, Claim, Grant, LockName, Renewal, Result, Token, Versioned, View, Wait};
 
@@ -69,6 +69,7 @@ impl<D: Desk> Lease<D> {
     }
 }
 
+#[async_trait]
 impl<D: Desk> Backend for Lease<D> {
     fn abilities(&self) -> Abilities {
         self.inner.desk.abilities()
@@ -82,72 +83,65 @@ impl<D: Desk> Backend for Lease<D> {
         self.inner.ear.attach(news);
     }
 
-    fn acquire<'a>(&'a self, claim: &'a Claim, wait: Wait) -> BoxFuture<'a, Result<Option<Grant>>> {
-        Box::pin(self.inner.acquire(claim, wait))
+    async fn acquire(&self, claim: &Claim, wait: Wait) -> Result<Option<Grant>> {
+        self.inner.acquire(claim, wait).await
     }
 
-    fn renew<'a>(&'a self, claims: &'a [Claim]) -> BoxFuture<'a, Vec<Result<Renewal>>> {
-        Box::pin(self.inner.renew(claims))
+    async fn renew(&self, claims: &[Claim]) -> Vec<Result<Renewal>> {
+        self.inner.renew(claims).await
     }
 
-    fn release<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<()>> {
-        Box::pin(async move { released(self.inner.end(claim, claim.min_hold).await?, claim, self.describe()) })
+    async fn release(&self, claim: &Claim) -> Result<()> {
+        released(self.inner.end(claim, claim.min_hold).await?, claim, self.describe())
     }
 
-    fn downgrade<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<bool>> {
-        Box::pin(async move { insist!(self, self.inner.desk.downgrade(claim)).map(|said| said.value) })
+    async fn downgrade(&self, claim: &Claim) -> Result<bool> {
+        insist!(self, self.inner.desk.downgrade(claim)).map(|said| said.value)
     }
 
-    fn view<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<View>> {
-        Box::pin(async move { insist!(self, self.inner.desk.view(name)).map(|said| said.value) })
+    async fn view(&self, name: &LockName) -> Result<View> {
+        insist!(self, self.inner.desk.view(name)).map(|said| said.value)
     }
 
-    fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a LockName>, limit: usize) -> BoxFuture<'a, Result<Vec<View>>> {
-        Box::pin(async move { insist!(self, self.inner.desk.list(prefix, after, limit)).map(|said| said.value) })
+    async fn list(&self, prefix: &str, after: Option<&LockName>, limit: usize) -> Result<Vec<View>> {
+        insist!(self, self.inner.desk.list(prefix, after, limit)).map(|said| said.value)
     }
 
-    fn watch<'a>(&'a self, name: &'a LockName, seen: &'a View) -> BoxFuture<'a, Result<View>> {
-        Box::pin(async move {
-            loop {
-                let view = self.view(name).await?;
-                if !view.says_the_same_as(seen) {
-                    return Ok(view);
-                }
-                tokio::time::sleep(WATCH_EVERY).await;
+    async fn watch(&self, name: &LockName, seen: &View) -> Result<View> {
+        loop {
+            let view = self.view(name).await?;
+            if !view.says_the_same_as(seen) {
+                return Ok(view);
             }
-        })
+            tokio::time::sleep(WATCH_EVERY).await;
+        }
     }
 
-    fn ask<'a>(&'a self, name: &'a LockName, ask: &'a Ask) -> BoxFuture<'a, Result<usize>> {
-        Box::pin(self.once(move || self.inner.desk.request(name, ask)))
+    async fn ask(&self, name: &LockName, ask: &Ask) -> Result<usize> {
+        self.once(move || self.inner.desk.request(name, ask)).await
     }
 
-    fn break_holds<'a>(&'a self, name: &'a LockName, only: Option<Token>) -> BoxFuture<'a, Result<usize>> {
-        Box::pin(self.once(move || self.inner.desk.break_holds(name, only)))
+    async fn break_holds(&self, name: &LockName, only: Option<Token>) -> Result<usize> {
+        self.once(move || self.inner.desk.break_holds(name, only)).await
     }
 
-    fn cell_get<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<Versioned>> {
-        Box::pin(async move { insist!(self, self.inner.desk.cell_get(name)).map(|said| said.value) })
+    async fn cell_get(&self, name: &LockName) -> Result<Versioned> {
+        insist!(self, self.inner.desk.cell_get(name)).map(|said| said.value)
     }
 
-    fn cell_set<'a>(
-        &'a self,
-        name: &'a LockName,
-        expected: u64,
-        value: Option<&'a [u8]>,
-    ) -> BoxFuture<'a, Result<Option<u64>>> {
-        Box::pin(self.once(move || self.inner.desk.cell_set(name, expected, value)))
+    async fn cell_set(&self, name: &LockName, expected: u64, value: Option<&[u8]>) -> Result<Option<u64>> {
+        self.once(move || self.inner.desk.cell_set(name, expected, value)).await
     }
 
-    fn probe(&self) -> BoxFuture<'_, Result<()>> {
-        Box::pin(async move { insist!(self, self.inner.desk.probe()).map(|said| said.value) })
+    async fn probe(&self) -> Result<()> {
+        insist!(self, self.inner.desk.probe()).map(|said| said.value)
     }
 
-    fn examine(&self) -> BoxFuture<'_, Result<Vec<Finding>>> {
-        self.inner.desk.examine()
+    async fn examine(&self) -> Result<Vec<Finding>> {
+        self.inner.desk.examine().await
     }
 
-    fn close(&self) -> BoxFuture<'_, Result<()>> {
-        Box::pin(self.inner.leave())
+    async fn close(&self) -> Result<()> {
+        self.inner.leave().await
     }
 }
