@@ -86,7 +86,17 @@ pub trait Backend: Send + Sync + 'static {
     async fn list(&self, prefix: &str, after: Option<&LockName>, limit: usize) -> Result<Vec<View>>;
 
     /// Completes with the name's view once that says something else than `seen`.
-    async fn watch(&self, name: &LockName, seen: &View) -> Result<View>;
+    ///
+    /// A store that tells those who hold and wait, but not those who only watch, is looked at from time to time.
+    async fn watch(&self, name: &LockName, seen: &View) -> Result<View> {
+        loop {
+            let view = self.view(name).await?;
+            if !view.says_the_same_as(seen) {
+                return Ok(view);
+            }
+            tokio::time::sleep(WATCH_EVERY).await;
+        }
+    }
 
     /// Asks every holder of the name to let go. How many there were.
     async fn ask(&self, name: &LockName, ask: &Ask) -> Result<usize>;
@@ -112,6 +122,9 @@ pub trait Backend: Send + Sync + 'static {
         Ok(())
     }
 }
+
+/// How often a watcher looks.
+const WATCH_EVERY: Duration = Duration::from_millis(75);
 
 /// The answer to a [release](Backend::release), from whether the store still had anything of the claim.
 pub fn released(was_there: bool, claim: &Claim, store: String) -> Result<()> {
@@ -229,6 +242,38 @@ pub struct Finding {
     pub what: String,
     /// What was found, and what to do about it.
     pub says: String,
+}
+
+impl Finding {
+    /// It is as it should be.
+    pub fn good(what: impl Into<String>, says: impl Into<String>) -> Self {
+        Finding { level: Level::Good, what: what.into(), says: says.into() }
+    }
+
+    /// It works, but this should be known.
+    pub fn warning(what: impl Into<String>, says: impl Into<String>) -> Self {
+        Finding { level: Level::Warning, ..Finding::good(what, says) }
+    }
+
+    /// It will not work, or not safely.
+    pub fn bad(what: impl Into<String>, says: impl Into<String>) -> Self {
+        Finding { level: Level::Bad, ..Finding::good(what, says) }
+    }
+
+    /// What a server's clock means, which is so many microseconds ahead of ours; less than 0 if behind. Clocks that are off by a few
+    /// seconds are nobody's trouble.
+    pub fn clock(ahead: i64) -> Self {
+        let off = Duration::from_micros(ahead.unsigned_abs()).as_secs();
+        if off < 10 {
+            return Finding::good("clock", format!("within {} s of this host's", off + 1));
+        }
+        let side = if ahead < 0 { "behind" } else { "ahead of" };
+        let says = format!(
+            "{off} s {side} this host's. Nobody compares them, but tokens begin with the server's: keep the clocks of all servers \
+             right (NTP), or tokens may go back when another one takes over"
+        );
+        Finding::warning("clock", says)
+    }
 }
 
 /// How bad a [`Finding`] is.

@@ -53,7 +53,7 @@ pub use claim::{
 pub use client::{Client, Watch};
 pub use clock::{Clock, Instant};
 pub use duration::parse_duration;
-pub use environment::Environment;
+pub use environment::{Environment, jitter, random};
 pub use error::{Error, ErrorKind, Result};
 pub use guard::{Events, Guard};
 pub use hold::{Event, Phase};

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use crate::backend::{Abilities, Backend, Fencing, Finding, Level, Liveness, Reach, Waiting, async_trait, released};
+use crate::backend::{Abilities, Backend, Fencing, Finding, Liveness, Reach, Waiting, async_trait, released};
 use crate::keeper::News;
 use crate::quorum::Node;
 use crate::record::{Admission, ClientKey, Moment, Record, Wake};
@@ -439,8 +439,7 @@ impl Backend for MemoryBackend {
     }
 
     async fn examine(&self) -> Result<Vec<Finding>> {
-        let says = "locks are shared by the tasks and threads of this process, and end with it".to_owned();
-        Ok(vec![Finding { level: Level::Good, what: "reach".to_owned(), says }])
+        Ok(vec![Finding::good("reach", "locks are shared by the tasks and threads of this process, and end with it")])
     }
 }
 

@@ -25,6 +25,11 @@ impl Address {
         Address { host: host.into(), port }
     }
 
+    /// Whether it is surely this host's own.
+    pub fn is_this_host(&self) -> bool {
+        self.host == "localhost" || self.host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+    }
+
     /// The hosts of a URL. Nothing of the text is shown in errors: in a URL without an `@` it may be a password.
     pub fn list(url: &StoreUrl, default_port: u16) -> Result<Vec<Address>> {
         let text = url.hosts();

@@ -179,18 +179,13 @@ impl Settings {
     /// With `caching_sha2_password` the driver encrypts the password with a key that whoever answers sends it, and a server may ask for
     /// that whatever its account uses: so it is not asked where somebody else might answer, unless the user says so.
     fn shows_nobody_the_password(&self) -> Result<()> {
-        if self.password.is_none() || self.tls.is_some() || self.insecure_login || self.is_on_this_host() {
+        if self.password.is_none() || self.tls.is_some() || self.insecure_login || self.address.is_this_host() {
             return Ok(());
         }
         let what = "a password is not sent over a connection that is not encrypted: whoever answers can ask for it";
         Err(Error::new(ErrorKind::BadOption, what).with_store(self.describe()).with_hint(
             "Write tls=yes, and ca=FILE if need be; or insecure_login=yes on a network where nobody else can answer",
         ))
-    }
-
-    pub(crate) fn is_on_this_host(&self) -> bool {
-        let host = self.address.host.as_str();
-        host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
     }
 }
 

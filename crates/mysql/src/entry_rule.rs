@@ -18,7 +18,7 @@ use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use tenure_core::lease::{Asked, Asking, Ended, Ending, Message, Renewed, Touched};
 use tenure_core::record::{Admission, ClientKey, Moment, Record, Stage, Ticket, Touched as Stands, Wake};
-use tenure_core::{Ask, Claim, ClaimId, Kind, LockName, Mode, Note, Origin, Token, View};
+use tenure_core::{Ask, Claim, ClaimId, Kind, LockName, Mode, Note, Origin, Token, View, random};
 use tenure_testkit::servers::mariadb::MariaDb;
 use tenure_testkit::until_all_are_seen;
 use tokio::runtime::Runtime;
@@ -653,12 +653,6 @@ impl<'a> Pair<'a> {
 /// One alone, or several in a transaction.
 fn together(calls: &[&str]) -> String {
     if calls.len() == 1 { calls[0].to_owned() } else { format!("START TRANSACTION; {}; COMMIT", calls.join("; ")) }
-}
-
-fn random<const N: usize>() -> [u8; N] {
-    let mut bytes = [0; N];
-    getrandom::fill(&mut bytes).expect("the kernel has random numbers");
-    bytes
 }
 
 fn note(text: &str) -> Note {

@@ -194,7 +194,7 @@ impl Settings {
 
     /// Whether a connection to this server may give the password only where that shows it to nobody.
     pub(crate) fn is_scram_only(&self, address: &Address) -> bool {
-        self.tls.is_none() && self.password.is_some() && !self.insecure_login && !is_here(&address.host)
+        self.tls.is_none() && self.password.is_some() && !self.insecure_login && !address.is_this_host()
     }
 
     /// How the driver reaches a server. Nothing is sent at startup that a pooler might not know.
@@ -216,11 +216,6 @@ impl Settings {
         config.connect_timeout(self.connect_limit);
         config
     }
-}
-
-/// Whether it is this host.
-pub(crate) fn is_here(host: &str) -> bool {
-    host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
 fn url_has_tls_files(url: &StoreUrl) -> bool {

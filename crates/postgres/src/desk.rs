@@ -11,7 +11,9 @@ use tenure_core::lease::{
     ALIVE, Answer, Asked, Asking, Desk, Ended, Ending, Failure, Fate, Limits, Listener, Looked, Renewed, Said,
 };
 use tenure_core::record::ClientKey;
-use tenure_core::{Ask, Claim, ClaimId, Error, ErrorKind, Instant, Kind, LockName, MIN_TTL, Result, Token, Versioned, View};
+use tenure_core::{
+    Ask, Claim, ClaimId, Error, ErrorKind, Instant, Kind, LockName, MIN_TTL, Result, Token, Versioned, View, random,
+};
 use tokio::runtime::Handle;
 use tokio_postgres::Row;
 
@@ -119,11 +121,7 @@ impl Shared {
 impl PostgresDesk {
     pub(crate) fn new(settings: Settings) -> Result<Self> {
         let layout = settings.check()?;
-        let mut bytes = [0; 8];
-        getrandom::fill(&mut bytes)
-            .map_err(|error| Error::new(ErrorKind::Unavailable, "the kernel gave no random numbers").with_source(error))?;
-        let me = ClientKey::from_le_bytes(bytes);
-        let notify_key = NotifyKey::draw()?;
+        let (me, notify_key) = (ClientKey::from_le_bytes(random()), NotifyKey::draw());
         Ok(PostgresDesk { settings: Arc::new(settings), layout, me, notify_key, shared: OnceLock::new() })
     }
 

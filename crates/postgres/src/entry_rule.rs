@@ -20,7 +20,7 @@ use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use tenure_core::lease::{Asked, Asking, Ended, Ending, Message, Renewed, Touched};
 use tenure_core::record::{Admission, ClientKey, Moment, Record, Stage, Touched as Stands, Wake};
-use tenure_core::{Ask, Claim, ClaimId, Instant, Kind, LockName, Note, Origin, Token, View};
+use tenure_core::{Ask, Claim, ClaimId, Instant, Kind, LockName, Note, Origin, Token, View, random};
 use tenure_testkit::servers::postgres::Postgres;
 use tenure_testkit::until_all_are_seen;
 use tokio::runtime::Runtime;
@@ -134,7 +134,7 @@ impl Pair {
         let claims = shapes.iter().map(|shape| claim(shape, &names)).collect();
         Pair {
             verbs: Verbs::new(&layout),
-            notify_key: NotifyKey::draw().expect("the kernel has random numbers"),
+            notify_key: NotifyKey::draw(),
             layout,
             server,
             inboxes,
@@ -633,12 +633,6 @@ async fn open() -> (Client, mpsc::UnboundedReceiver<(String, String)>) {
         }
     });
     (client, inbox)
-}
-
-fn random<const N: usize>() -> [u8; N] {
-    let mut bytes = [0; N];
-    getrandom::fill(&mut bytes).expect("the kernel has random numbers");
-    bytes
 }
 
 fn note(text: &str) -> Note {

@@ -1,7 +1,6 @@
 //! The verbs of the contract, each one script.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tenure_core::backend::{Abilities, Backend, Fencing, Finding, Liveness, Reach, Waiting, async_trait, released};
 use tenure_core::{Ask, Claim, Grant, Kind, LockName, MIN_TTL, News, Renewal, Result, Token, Versioned, View, Wait};
@@ -102,16 +101,6 @@ impl Backend for Redis {
         self.inner.list(prefix, after, limit).await
     }
 
-    async fn watch(&self, name: &LockName, seen: &View) -> Result<View> {
-        loop {
-            let view = self.inner.view(name).await?;
-            if !view.says_the_same_as(seen) {
-                return Ok(view);
-            }
-            tokio::time::sleep(WATCH_EVERY).await;
-        }
-    }
-
     async fn ask(&self, name: &LockName, ask: &Ask) -> Result<usize> {
         self.inner.request(name, ask).await
     }
@@ -136,6 +125,3 @@ impl Backend for Redis {
         self.inner.examine().await
     }
 }
-
-/// How often a watcher looks: scripts tell those who hold and wait, not those who only watch.
-const WATCH_EVERY: Duration = Duration::from_millis(75);

@@ -15,7 +15,7 @@ use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use redis::{Cmd, Connection, Value};
 use tenure_core::record::{Admission, ClientKey, Moment, Record, Stage, Ticket, Touched as Stands, Wake};
-use tenure_core::{Ask, Claim, ClaimId, Instant, Kind, LockName, Mode, Note, Origin, Token, View};
+use tenure_core::{Ask, Claim, ClaimId, Instant, Kind, LockName, Mode, Note, Origin, Token, View, random};
 use tenure_testkit::servers::redis::Redis;
 use tenure_testkit::until_all_are_seen;
 
@@ -518,12 +518,6 @@ impl Pair {
         prop_assert!(self.records.is_empty());
         self.look()
     }
-}
-
-fn random<const N: usize>() -> [u8; N] {
-    let mut bytes = [0; N];
-    getrandom::fill(&mut bytes).expect("the kernel has random numbers");
-    bytes
 }
 
 /// A waiter's secret: another one for each claim.

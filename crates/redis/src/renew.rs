@@ -7,14 +7,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tenure_core::backend::BoxFuture;
+use futures_util::future::join_all;
 use tenure_core::{Claim, Error, Instant, Renewal, Result};
 
 use crate::fleet::Lane;
 use crate::inner::Inner;
 use crate::schema::Bucket;
 use crate::scripts;
-use crate::together;
 use crate::verbs::{self, Renewed};
 
 /// How many holds one script renews: a few milliseconds in which the server does nothing else.
@@ -31,13 +30,13 @@ impl Inner {
             buckets.entry(self.fleet.layout.bucket(&claim.name)).or_default().push(place);
         }
         let mut answers: Vec<Option<Result<Renewal>>> = claims.iter().map(|_| None).collect();
-        let mut renewals: Vec<BoxFuture<'_, _>> = Vec::new();
+        let mut renewals = Vec::new();
         for (bucket, places) in &buckets {
             for batch in places.chunks(AT_ONCE) {
-                renewals.push(Box::pin(async move { (batch, self.renew_batch(*bucket, claims, batch).await) }));
+                renewals.push(async move { (batch, self.renew_batch(*bucket, claims, batch).await) });
             }
         }
-        for (batch, renewed) in together::all(renewals).await {
+        for (batch, renewed) in join_all(renewals).await {
             for (place, answer) in batch.iter().zip(renewed) {
                 answers[*place] = Some(answer);
             }

@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 use rusqlite::Connection;
-use tenure_core::{Clock, Error, ErrorKind, Instant, Result};
+use tenure_core::{Clock, Error, ErrorKind, Instant, Result, jitter};
 use tokio::sync::oneshot;
 
 use crate::error::{Fault, explain, explained, is_busy};
@@ -456,7 +456,8 @@ pub(crate) fn pause(waited: Duration) -> Duration {
         100..2_000 => 1_000,
         _ => 4_000, // nobody writes for so long: somebody is stopped, and trying often does not help
     };
-    Duration::from_micros(longest / 2 + crate::store::random() % (longest / 2))
+    let half = Duration::from_micros(longest / 2);
+    half + jitter(half)
 }
 
 fn undo(connection: &Connection) {

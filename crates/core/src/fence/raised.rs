@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use super::{Fence, Rule, Verdict, storable};
-use crate::backend::{BoxFuture, async_trait};
+use crate::backend::async_trait;
 use crate::lease::Failure;
 use crate::lease::tries::Tries;
 use crate::{LockName, Result, Token};
@@ -39,26 +39,16 @@ pub trait Marks: Send + Sync + 'static {
 pub struct Raised<M>(pub M);
 
 impl<M: Marks> Raised<M> {
-    /// Tries until there is an answer, or no sense in it any more. Whatever is tried here may be done twice.
-    async fn insist<'a, T>(&'a self, mut attempt: impl FnMut() -> BoxFuture<'a, Result<T, Failure>>) -> Result<T> {
-        let mut tries = Tries::within(self.0.limit(), self.0.describe());
-        loop {
-            match tries.limit(attempt()).await {
-                Ok(done) => return Ok(done),
-                Err(failure) => {
-                    if !tries.again(&failure).await {
-                        return Err(failure.error);
-                    }
-                }
-            }
-        }
+    /// Whatever is tried here may be done twice.
+    fn tries(&self) -> Tries {
+        Tries::within(self.0.limit(), self.0.describe())
     }
 
     async fn show(&self, name: &LockName, token: Token, rule: Rule) -> Result<Verdict> {
         let number = storable(token)?;
         loop {
             let least = rule.needs(token).map(|least| least.get() as i64); // less than the token, so it fits
-            if self.insist(|| self.0.raise(name, number, least)).await? {
+            if self.tries().insist(|| self.0.raise(name, number, least)).await? {
                 return Ok(Verdict::Accepted);
             }
             let highest = self.look(name).await?;
@@ -71,7 +61,7 @@ impl<M: Marks> Raised<M> {
     }
 
     async fn look(&self, name: &LockName) -> Result<Option<Token>> {
-        let number = self.insist(|| self.0.look(name)).await?;
+        let number = self.tries().insist(|| self.0.look(name)).await?;
         Ok(number.map(|number| Token::new(number.max(0) as u64)))
     }
 }
@@ -92,6 +82,6 @@ impl<M: Marks> Fence for Raised<M> {
 
     async fn probe(&self, number: u64) -> Result<()> {
         let number = (number & i64::MAX as u64) as i64; // another one each time: a database does not write what is there already
-        self.insist(move || self.0.probe(number)).await
+        self.tries().insist(|| self.0.probe(number)).await
     }
 }

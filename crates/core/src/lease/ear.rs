@@ -57,9 +57,9 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 
-use super::{Listener, Message, Touched, jitter};
+use super::{Listener, Message, Touched};
 use crate::keeper::News;
-use crate::{Claim, ClaimId, Error, Grant, HANDOVER_TTL, Instant, LockName, margin};
+use crate::{Claim, ClaimId, Error, Grant, HANDOVER_TTL, Instant, LockName, jitter, margin};
 
 /// How often a client with waiters makes itself heard.
 pub(crate) const HEARTBEAT: Duration = Duration::from_secs(1);

@@ -21,7 +21,7 @@ mod unended;
 mod wait;
 
 use std::collections::HashMap;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ pub use self::backend::Lease;
 use self::batch::Lane;
 use self::ear::Ear;
 use self::tidy::Sweeps;
-pub use self::tries::Tries;
+pub use self::tries::{Tries, pause_after};
 use self::unended::Unended;
 
 /// How long the server keeps the place of a waiter whose client it does not hear of.
@@ -376,7 +376,11 @@ impl<D: Desk> Inner<D> {
     }
 }
 
-/// At random, up to `longest`.
-pub(crate) fn jitter(longest: Duration) -> Duration {
-    crate::Environment::real().between(Duration::ZERO, longest)
+/// A flag that says that somebody is at it; dropped, nobody is.
+pub struct Lowered(pub Arc<AtomicBool>);
+
+impl Drop for Lowered {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
 }

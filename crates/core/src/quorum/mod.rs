@@ -64,7 +64,7 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 
 use self::claims::Claims;
-use crate::backend::{Abilities, Backend, Fencing, Finding, Level, Liveness, Waiting, async_trait, released};
+use crate::backend::{Abilities, Backend, Fencing, Finding, Liveness, Waiting, async_trait, released};
 use crate::keeper::{Listener, News};
 use crate::options::within;
 use crate::{
@@ -359,14 +359,13 @@ impl Members {
             .filter_map(|node| node.vote().err().map(|error| format!("{}: {error}", node.describe())))
             .collect();
         let (many, voting) = (self.nodes.len(), self.nodes.len() - silent.len());
-        let level = match voting {
-            _ if silent.is_empty() => Level::Good,
-            _ if voting >= self.majority() => Level::Warning,
-            _ => Level::Bad,
-        };
         let why = if silent.is_empty() { String::new() } else { format!("; not {}", silent.join("; not ")) };
         let says = format!("{voting} of {many} nodes vote, and {} must agree{why}", self.majority());
-        Finding { level, what: "votes".to_owned(), says }
+        match voting {
+            _ if silent.is_empty() => Finding::good("votes", says),
+            _ if voting >= self.majority() => Finding::warning("votes", says),
+            _ => Finding::bad("votes", says),
+        }
     }
 }
 
