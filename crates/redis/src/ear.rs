@@ -272,14 +272,14 @@ impl Ear {
     }
 
     /// A touch had no answer: try again after a while, unless that has gone on for longer than `patience`.
-    pub(crate) fn unheard(&self, id: ClaimId, again_in: Duration, patience: Duration, error: impl FnOnce() -> Error) {
+    pub(crate) fn unheard(&self, id: ClaimId, again_in: Duration, patience: Duration, error: &Error) {
         let now = Instant::now();
         let mut waits = self.waits();
         let Some(waiter) = waits.get_mut(&id) else { return };
         waiter.due = now + again_in;
         if now.since(waiter.heard) > patience {
             drop(waits);
-            self.tell(id, Verdict::Failed(error()));
+            self.tell(id, Verdict::Failed(error.clone()));
         }
     }
 

@@ -47,7 +47,7 @@ impl Inner {
 
     async fn renew_batch(&self, bucket: Bucket, claims: &[Claim], batch: &[usize]) -> Vec<Result<Renewal>> {
         let claims: Vec<&Claim> = batch.iter().map(|place| &claims[*place]).collect();
-        let failed = |error: Error| claims.iter().map(|_| Err(again(&error))).collect();
+        let failed = |error: Error| claims.iter().map(|_| Err(error.clone())).collect();
         let command = verbs::renew(&self.fleet.layout, bucket, &claims);
         let lane = if self.fleet.settings.min_replicas == 0 { Lane::Keep } else { Lane::SyncedKeep };
         let answer = match self.fleet.call(lane, bucket, Some(&scripts::RENEW), &command).await {
@@ -71,9 +71,4 @@ fn renewal(renewed: Renewed, claim: &Claim, sent: Instant) -> Renewal {
         Renewed::Held(asked) => Renewal::Held { until: claim.window(sent), asked },
         Renewed::Lost => Renewal::Lost,
     }
-}
-
-/// One error for several claims.
-fn again(error: &Error) -> Error {
-    Error::new(error.kind(), error.to_string())
 }

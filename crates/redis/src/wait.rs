@@ -226,8 +226,7 @@ impl Inner {
         };
         let again_in = Duration::from_millis(50) + jitter(Duration::from_millis(450));
         for due in batch {
-            let words = || Error::new(error.kind(), error.to_string());
-            self.ear.unheard(due.id, again_in, self.fleet.settings.patience, words);
+            self.ear.unheard(due.id, again_in, self.fleet.settings.patience, &error);
         }
     }
 }

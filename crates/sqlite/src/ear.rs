@@ -318,7 +318,7 @@ impl Store {
                     match look_at(tx, name, ids) {
                         Ok(looked) => all.extend(looked),
                         Err(Fault::Verb(error)) => {
-                            let failed = |id| (id, Looked::Failed(Error::new(error.kind(), error.to_string())));
+                            let failed = |id| (id, Looked::Failed(error.clone()));
                             all.extend(ids.iter().copied().map(failed));
                         }
                         Err(error) => return Err(error),

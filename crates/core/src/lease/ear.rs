@@ -418,14 +418,14 @@ impl Ear {
     }
 
     /// A look had no answer: try again after a while, unless that has gone on for longer than `patience`.
-    pub(crate) fn unheard(&self, id: ClaimId, again_in: Duration, patience: Duration, error: impl FnOnce() -> Error) {
+    pub(crate) fn unheard(&self, id: ClaimId, again_in: Duration, patience: Duration, error: &Error) {
         let now = Instant::now();
         let mut waits = self.waits();
         let Some(waiter) = waits.waiters.get_mut(&id) else { return };
         waiter.due = Some(now + again_in);
         if now.since(waiter.heard) > patience {
             drop(waits);
-            self.tell(id, Verdict::Failed(error()));
+            self.tell(id, Verdict::Failed(error.clone()));
         }
     }
 

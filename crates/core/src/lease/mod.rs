@@ -148,7 +148,7 @@ pub struct Said<T> {
 pub type Answer<T> = std::result::Result<Said<T>, Failure>;
 
 /// One attempt that failed.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Failure {
     /// For the person who must act.
     pub error: Error,
@@ -165,13 +165,6 @@ pub enum Fate {
     Refused,
     /// It may have been executed, or may still be.
     Unknown,
-}
-
-impl Failure {
-    /// The same words for somebody else who was in the same boat.
-    fn copy(&self) -> Failure {
-        Failure { error: Error::new(self.error.kind(), self.error.to_string()), fate: self.fate, again: self.again }
-    }
 }
 
 impl From<Failure> for Error {

@@ -268,7 +268,7 @@ impl<D: Desk> Inner<D> {
         let sent = Instant::now();
         let Said { now, value } = match self.desk.renew(claims).await {
             Ok(said) => said,
-            Err(failure) => return claims.iter().map(|_| Err(failure.copy().error)).collect(),
+            Err(failure) => return claims.iter().map(|_| Err(failure.error.clone())).collect(),
         };
         self.ear.read_clock(Heard { sent, then: now });
         let mut renewed = value.into_iter();
@@ -352,8 +352,7 @@ impl<D: Desk> Inner<D> {
             self.ear.missed_a_beat(again_in);
         }
         for (_, id) in batch {
-            let words = || Error::new(error.kind(), error.to_string());
-            self.ear.unheard(*id, again_in, self.desk.limits().patience, words);
+            self.ear.unheard(*id, again_in, self.desk.limits().patience, &error);
         }
         false
     }
