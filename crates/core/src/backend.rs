@@ -8,6 +8,8 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
+pub use async_trait::async_trait;
+
 use crate::keeper::News;
 use crate::{Ask, Claim, Error, ErrorKind, Grant, Kind, LockName, Renewal, Result, Sequencer, Standing, Token, View, Wait};
 
@@ -33,6 +35,7 @@ pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 ///   that it took too long: the connection that carried it must not carry the next one.
 /// - **No thread, task or connection stands for ownership.** Two claims of one client exclude each other like any others.
 /// - **Nothing is left.** A name that nobody holds and nobody waits for leaves nothing in the store after a while.
+#[async_trait]
 pub trait Backend: Send + Sync + 'static {
     /// What this store really does. Must not change while the backend lives.
     fn abilities(&self) -> Abilities;
@@ -47,18 +50,18 @@ pub trait Backend: Send + Sync + 'static {
 
     /// Grants the claim, or waits for it natively; `Ok(None)` when it was not granted in time, and then nothing of it is
     /// left in the store.
-    fn acquire<'a>(&'a self, claim: &'a Claim, wait: Wait) -> BoxFuture<'a, Result<Option<Grant>>>;
+    async fn acquire(&self, claim: &Claim, wait: Wait) -> Result<Option<Grant>>;
 
     /// Renews a batch, with an answer for each in the same order. Called on the keeper's own thread, and must not queue
     /// behind anything a user does.
-    fn renew<'a>(&'a self, claims: &'a [Claim]) -> BoxFuture<'a, Vec<Result<Renewal>>>;
+    async fn renew(&self, claims: &[Claim]) -> Vec<Result<Renewal>>;
 
     /// Ends whatever the claim's id left behind: a hold, a place in line, or nothing. Idempotent and final.
     ///
     /// `Err(Lost)` if the store answers that nothing was there any more. It is ended then too. A store that learns of a broken hold
     /// only by being told owes this to its holders, who may release before they are told; of a retry whose first answer was lost
     /// it says `Ok`.
-    fn release<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<()>>;
+    async fn release(&self, claim: &Claim) -> Result<()>;
 
     /// Makes a reader of the writer that holds an rw lock, in place, and lets in whom that makes
     /// room for. Its token and its window stay as they are. `false` if it is not held any more. A
@@ -67,53 +70,61 @@ pub trait Backend: Send + Sync + 'static {
     /// A hold that is a reader's already stays one, and the answer is `true`. Nothing makes a
     /// reader the writer, so a copy that arrives late finds a reader or nothing.
     /// [`Record::downgrade`](crate::record::Record::downgrade) is the rule to the letter.
-    fn downgrade<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<bool>>;
+    async fn downgrade(&self, claim: &Claim) -> Result<bool>;
 
     /// Who holds and who waits.
-    fn view<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<View>>;
+    async fn view(&self, name: &LockName) -> Result<View>;
 
     /// How a sequencer stands: one read, which needs no right to lock. A store whose [`view`](Backend::view) says which token it
     /// gave last need not say it in its own words; whoever wraps a backend that does hands this on too.
-    fn check<'a>(&'a self, sequencer: &'a Sequencer) -> BoxFuture<'a, Result<Standing>> {
-        Box::pin(async move { Ok(self.view(&sequencer.name).await?.standing(sequencer)) })
+    async fn check(&self, sequencer: &Sequencer) -> Result<Standing> {
+        Ok(self.view(&sequencer.name).await?.standing(sequencer))
     }
 
     /// Names in use that begin with `prefix`, in byte order, after `after`; at most `limit`. Never a scan that blocks the
     /// store for others.
-    fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a LockName>, limit: usize) -> BoxFuture<'a, Result<Vec<View>>>;
+    async fn list(&self, prefix: &str, after: Option<&LockName>, limit: usize) -> Result<Vec<View>>;
 
     /// Completes with the name's view once that says something else than `seen`.
-    fn watch<'a>(&'a self, name: &'a LockName, seen: &'a View) -> BoxFuture<'a, Result<View>>;
+    ///
+    /// A store that tells those who hold and wait, but not those who only watch, is looked at from time to time.
+    async fn watch(&self, name: &LockName, seen: &View) -> Result<View> {
+        loop {
+            let view = self.view(name).await?;
+            if !view.says_the_same_as(seen) {
+                return Ok(view);
+            }
+            tokio::time::sleep(WATCH_EVERY).await;
+        }
+    }
 
     /// Asks every holder of the name to let go. How many there were.
-    fn ask<'a>(&'a self, name: &'a LockName, ask: &'a Ask) -> BoxFuture<'a, Result<usize>>;
+    async fn ask(&self, name: &LockName, ask: &Ask) -> Result<usize>;
 
     /// Ends holds of the name by force: all of them, or the one with this token. How many there were.
-    fn break_holds<'a>(&'a self, name: &'a LockName, only: Option<Token>) -> BoxFuture<'a, Result<usize>>;
+    async fn break_holds(&self, name: &LockName, only: Option<Token>) -> Result<usize>;
 
     /// The value and version of a cell; version 0 when there is none.
-    fn cell_get<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<crate::Versioned>>;
+    async fn cell_get(&self, name: &LockName) -> Result<crate::Versioned>;
 
     /// Writes a cell (or removes it) if its version is still `expected`; the new version, or `None` if it was not.
-    fn cell_set<'a>(
-        &'a self,
-        name: &'a LockName,
-        expected: u64,
-        value: Option<&'a [u8]>,
-    ) -> BoxFuture<'a, Result<Option<u64>>>;
+    async fn cell_set(&self, name: &LockName, expected: u64, value: Option<&[u8]>) -> Result<Option<u64>>;
 
     /// The smallest request that a grant on this store could possibly cost: what `tenure bench` divides by.
-    fn probe(&self) -> BoxFuture<'_, Result<()>>;
+    async fn probe(&self) -> Result<()>;
 
     /// Looks at the store and says what could hurt: versions, settings, permissions, file systems.
-    fn examine(&self) -> BoxFuture<'_, Result<Vec<Finding>>>;
+    async fn examine(&self) -> Result<Vec<Finding>>;
 
     /// Removes what this client leaves in the store besides its holds, now and not some time later. It may be called while
     /// others hold, wait or ask through the same client, more than once, and the client may be used afterwards.
-    fn close(&self) -> BoxFuture<'_, Result<()>> {
-        Box::pin(async { Ok(()) })
+    async fn close(&self) -> Result<()> {
+        Ok(())
     }
 }
+
+/// How often a watcher looks.
+const WATCH_EVERY: Duration = Duration::from_millis(75);
 
 /// The answer to a [release](Backend::release), from whether the store still had anything of the claim.
 pub fn released(was_there: bool, claim: &Claim, store: String) -> Result<()> {
@@ -231,6 +242,38 @@ pub struct Finding {
     pub what: String,
     /// What was found, and what to do about it.
     pub says: String,
+}
+
+impl Finding {
+    /// It is as it should be.
+    pub fn good(what: impl Into<String>, says: impl Into<String>) -> Self {
+        Finding { level: Level::Good, what: what.into(), says: says.into() }
+    }
+
+    /// It works, but this should be known.
+    pub fn warning(what: impl Into<String>, says: impl Into<String>) -> Self {
+        Finding { level: Level::Warning, ..Finding::good(what, says) }
+    }
+
+    /// It will not work, or not safely.
+    pub fn bad(what: impl Into<String>, says: impl Into<String>) -> Self {
+        Finding { level: Level::Bad, ..Finding::good(what, says) }
+    }
+
+    /// What a server's clock means, which is so many microseconds ahead of ours; less than 0 if behind. Clocks that are off by a few
+    /// seconds are nobody's trouble.
+    pub fn clock(ahead: i64) -> Self {
+        let off = Duration::from_micros(ahead.unsigned_abs()).as_secs();
+        if off < 10 {
+            return Finding::good("clock", format!("within {} s of this host's", off + 1));
+        }
+        let side = if ahead < 0 { "behind" } else { "ahead of" };
+        let says = format!(
+            "{off} s {side} this host's. Nobody compares them, but tokens begin with the server's: keep the clocks of all servers \
+             right (NTP), or tokens may go back when another one takes over"
+        );
+        Finding::warning("clock", says)
+    }
 }
 
 /// How bad a [`Finding`] is.

@@ -16,15 +16,15 @@ use crate::{Error, ErrorKind, Instant, LockName, Result};
 #[non_exhaustive]
 pub enum Kind {
     /// One holder; a newcomer may be let in ahead of a waiter who was woken but is not there yet.
-    Mutex,
+    Mutex = 0,
     /// One holder, strictly in the order of asking.
-    FairMutex,
+    FairMutex = 1,
     /// Many readers or one writer; readers who come after a waiting writer queue behind it.
-    RwLock,
+    RwLock = 2,
     /// A number of permits, taken several at a time.
-    Semaphore,
+    Semaphore = 3,
     /// One leader; terms rise.
-    Election,
+    Election = 4,
 }
 
 impl Kind {
@@ -40,6 +40,16 @@ impl Kind {
             Kind::Semaphore => "semaphore",
             Kind::Election => "election",
         }
+    }
+
+    /// The number that stores keep for it. It is in people's files and servers: it never changes, and new kinds get new ones.
+    pub fn number(self) -> u8 {
+        self as u8
+    }
+
+    /// The kind with this number.
+    pub fn numbered(number: i64) -> Option<Kind> {
+        Kind::ALL.get(usize::try_from(number).ok()?).copied()
     }
 }
 
@@ -63,6 +73,19 @@ pub enum Mode {
         /// Of how many the semaphore has.
         of: NonZeroU32,
     },
+}
+
+impl Mode {
+    /// The mode that stores keep as these numbers: 0 for exclusive, 1 for shared, 2 for `take` of `of` permits.
+    pub fn numbered(mode: i64, take: i64, of: i64) -> Option<Mode> {
+        let count = |number: i64| NonZeroU32::new(u32::try_from(number).ok()?);
+        match mode {
+            0 => Some(Mode::Exclusive),
+            1 => Some(Mode::Shared),
+            2 => Some(Mode::Permits { take: count(take)?, of: count(of)? }),
+            _ => None,
+        }
+    }
 }
 
 impl fmt::Display for Mode {

@@ -73,6 +73,21 @@ impl Entropy {
     }
 }
 
+/// Random bytes, straight from the kernel: a forked child never repeats its parent's.
+///
+/// # Panics
+/// Where the kernel has none.
+pub fn random<const N: usize>() -> [u8; N] {
+    let mut bytes = [0; N];
+    Entropy::Kernel.fill(&mut bytes);
+    bytes
+}
+
+/// At random, up to `longest`.
+pub fn jitter(longest: Duration) -> Duration {
+    Environment::real().between(Duration::ZERO, longest)
+}
+
 /// SplitMix64: enough to tell seeds apart, and short enough to read.
 fn splitmix(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);

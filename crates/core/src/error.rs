@@ -4,6 +4,7 @@
 //! driver's own error whole as its source. Contention is never an error: `try_*` gives `Ok(None)`.
 
 use std::fmt;
+use std::sync::Arc;
 
 use crate::LockName;
 
@@ -42,17 +43,17 @@ pub enum ErrorKind {
 /// assert_eq!(error.kind(), ErrorKind::BadName);
 /// assert!(error.to_string().contains("empty"));
 /// ```
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Error(Box<Detail>);
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Detail {
     kind: ErrorKind,
     what: String,
     name: Option<LockName>,
     store: Option<String>,
     hint: Option<String>,
-    source: Option<Box<dyn std::error::Error + Send + Sync>>,
+    source: Option<Arc<dyn std::error::Error + Send + Sync>>,
 }
 
 impl Error {
@@ -81,6 +82,7 @@ impl Error {
 
     /// Keeps the driver's own error as the source.
     pub fn with_source(mut self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        let source: Box<dyn std::error::Error + Send + Sync> = source.into();
         self.0.source = Some(source.into());
         self
     }

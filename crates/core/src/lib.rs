@@ -53,7 +53,7 @@ pub use claim::{
 pub use client::{Client, Watch};
 pub use clock::{Clock, Instant};
 pub use duration::parse_duration;
-pub use environment::Environment;
+pub use environment::{Environment, jitter, random};
 pub use error::{Error, ErrorKind, Result};
 pub use guard::{Events, Guard};
 pub use hold::{Event, Phase};
@@ -65,7 +65,7 @@ pub use sequencer::Sequencer;
 pub use sequencer::keys::Keys;
 pub use sequencer::signature::Signature;
 pub use sequencer::standing::Standing;
-pub use server::{Address, HalfMade, Secret, Tls, bad_value};
+pub use server::{Address, HalfMade, Secret, Tls, bad_url, bad_value, check_duration, check_limits};
 pub use stamp::Stamp;
 pub use url::StoreUrl;
 pub use view::{Holder, View, Waiter};

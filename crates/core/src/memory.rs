@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use crate::backend::{Abilities, Backend, BoxFuture, Fencing, Finding, Level, Liveness, Reach, Waiting, released};
+use crate::backend::{Abilities, Backend, Fencing, Finding, Liveness, Reach, Waiting, async_trait, released};
 use crate::keeper::News;
 use crate::quorum::Node;
 use crate::record::{Admission, ClientKey, Moment, Record, Wake};
@@ -316,6 +316,7 @@ impl MemoryBackend {
     }
 }
 
+#[async_trait]
 impl Backend for MemoryBackend {
     fn abilities(&self) -> Abilities {
         Abilities {
@@ -340,145 +341,118 @@ impl Backend for MemoryBackend {
         self.store.lock().clients.insert(self.client, news);
     }
 
-    fn acquire<'a>(&'a self, claim: &'a Claim, wait: Wait) -> BoxFuture<'a, Result<Option<Grant>>> {
-        Box::pin(async move {
-            match self.ask_for(claim, wait)? {
-                Ok(answer) => Ok(answer),
-                Err(bed) => self.wait_in_line(claim, wait, bed).await,
-            }
-        })
+    async fn acquire(&self, claim: &Claim, wait: Wait) -> Result<Option<Grant>> {
+        match self.ask_for(claim, wait)? {
+            Ok(answer) => Ok(answer),
+            Err(bed) => self.wait_in_line(claim, wait, bed).await,
+        }
     }
 
-    fn renew<'a>(&'a self, claims: &'a [Claim]) -> BoxFuture<'a, Vec<Result<Renewal>>> {
+    async fn renew(&self, claims: &[Claim]) -> Vec<Result<Renewal>> {
         let sent = self.store.clock.now();
         let renew = move |claim: &Claim| {
             let renewed = self.store.with(&claim.name, |record, at, _| record.renew(claim.id, at)).flatten();
             Ok(renewed.map_or(Renewal::Lost, |asked| Renewal::Held { until: claim.window(sent), asked }))
         };
-        Box::pin(async move { claims.iter().map(renew).collect() })
+        claims.iter().map(renew).collect()
     }
 
-    fn release<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<()>> {
-        Box::pin(async move {
-            let ended = self.store.with(&claim.name, |record, at, woken| record.end(claim.id, claim.min_hold, at, woken));
-            released(ended == Some(true), claim, self.describe())
-        })
+    async fn release(&self, claim: &Claim) -> Result<()> {
+        let ended = self.store.with(&claim.name, |record, at, woken| record.end(claim.id, claim.min_hold, at, woken));
+        released(ended == Some(true), claim, self.describe())
     }
 
-    fn downgrade<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<bool>> {
-        Box::pin(async move {
-            let downgrade = |record: &mut Record, at, woken: &mut Vec<Wake>| record.downgrade(claim.id, at, woken);
-            Ok(self.store.with(&claim.name, downgrade).unwrap_or_default())
-        })
+    async fn downgrade(&self, claim: &Claim) -> Result<bool> {
+        let downgrade = |record: &mut Record, at, woken: &mut Vec<Wake>| record.downgrade(claim.id, at, woken);
+        Ok(self.store.with(&claim.name, downgrade).unwrap_or_default())
     }
 
-    fn view<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<View>> {
-        Box::pin(async move { Ok(self.store.view(name)) })
+    async fn view(&self, name: &LockName) -> Result<View> {
+        Ok(self.store.view(name))
     }
 
-    fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a LockName>, limit: usize) -> BoxFuture<'a, Result<Vec<View>>> {
-        Box::pin(async move {
-            let (names, now) = (self.store.lock(), self.store.clock.now());
-            let mut found: Vec<&LockName> = names
-                .records
-                .keys()
-                .filter(|name| name.as_str().starts_with(prefix) && after.is_none_or(|after| *name > after))
-                .collect();
-            found.sort_unstable();
-            let views = found.into_iter().map(|name| names.records[name].view(name, now));
-            Ok(views.filter(|view| !view.is_free()).take(limit).collect())
-        })
+    async fn list(&self, prefix: &str, after: Option<&LockName>, limit: usize) -> Result<Vec<View>> {
+        let (names, now) = (self.store.lock(), self.store.clock.now());
+        let mut found: Vec<&LockName> = names
+            .records
+            .keys()
+            .filter(|name| name.as_str().starts_with(prefix) && after.is_none_or(|after| *name > after))
+            .collect();
+        found.sort_unstable();
+        let views = found.into_iter().map(|name| names.records[name].view(name, now));
+        Ok(views.filter(|view| !view.is_free()).take(limit).collect())
     }
 
-    fn watch<'a>(&'a self, name: &'a LockName, seen: &'a View) -> BoxFuture<'a, Result<View>> {
-        Box::pin(async move {
-            loop {
-                let changed = self.store.changed.notified();
-                tokio::pin!(changed);
-                changed.as_mut().enable(); // listen first, then look
-                let view = self.store.view(name);
-                if !view.says_the_same_as(seen) {
-                    return Ok(view);
-                }
-                let next = self.store.lock().records.get(name).and_then(Record::next_change).unwrap_or(Instant::NEVER);
-                tokio::select! {
-                    () = changed => {}
-                    () = self.store.clock.sleep_until(next) => {}
-                }
+    async fn watch(&self, name: &LockName, seen: &View) -> Result<View> {
+        loop {
+            let changed = self.store.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable(); // listen first, then look
+            let view = self.store.view(name);
+            if !view.says_the_same_as(seen) {
+                return Ok(view);
             }
-        })
-    }
-
-    fn ask<'a>(&'a self, name: &'a LockName, ask: &'a Ask) -> BoxFuture<'a, Result<usize>> {
-        Box::pin(async move {
-            let told = self.store.with(name, |record, _, _| record.ask(ask)).unwrap_or_default();
-            self.store.tell(&told, |news, id| news.asked(id, ask.clone()));
-            Ok(told.len())
-        })
-    }
-
-    fn break_holds<'a>(&'a self, name: &'a LockName, only: Option<Token>) -> BoxFuture<'a, Result<usize>> {
-        Box::pin(async move {
-            let broken = self.store.with(name, |record, at, woken| record.break_holds(only, at, woken)).unwrap_or_default();
-            self.store.tell(&broken, |news, id| news.lost(id));
-            Ok(broken.len())
-        })
-    }
-
-    fn cell_get<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<crate::Versioned>> {
-        Box::pin(async move {
-            let names = self.store.lock();
-            Ok(names.cells.get(name).map_or((None, 0), |(value, version)| (Some(value.clone()), *version)))
-        })
-    }
-
-    fn cell_set<'a>(
-        &'a self,
-        name: &'a LockName,
-        expected: u64,
-        value: Option<&'a [u8]>,
-    ) -> BoxFuture<'a, Result<Option<u64>>> {
-        Box::pin(async move {
-            let mut names = self.store.lock();
-            let current = names.cells.get(name).map_or(0, |(_, version)| *version);
-            if current != expected {
-                return Ok(None);
+            let next = self.store.lock().records.get(name).and_then(Record::next_change).unwrap_or(Instant::NEVER);
+            tokio::select! {
+                () = changed => {}
+                () = self.store.clock.sleep_until(next) => {}
             }
-            let floor = current.max(self.store.floor.load(Ordering::Relaxed));
-            let version = Token::next(Token::new(floor), self.store.clock.wall_micros()).get();
-            match value {
-                Some(value) => drop(names.cells.insert(name.clone(), (value.to_vec(), version))),
-                None => drop(names.cells.remove(name)),
-            }
-            self.store.floor.fetch_max(version, Ordering::Relaxed);
-            Ok(Some(version))
-        })
+        }
     }
 
-    fn probe(&self) -> BoxFuture<'_, Result<()>> {
-        Box::pin(async move {
-            drop(self.store.lock());
-            Ok(())
-        })
+    async fn ask(&self, name: &LockName, ask: &Ask) -> Result<usize> {
+        let told = self.store.with(name, |record, _, _| record.ask(ask)).unwrap_or_default();
+        self.store.tell(&told, |news, id| news.asked(id, ask.clone()));
+        Ok(told.len())
     }
 
-    fn examine(&self) -> BoxFuture<'_, Result<Vec<Finding>>> {
-        let says = "locks are shared by the tasks and threads of this process, and end with it".to_owned();
-        Box::pin(async move { Ok(vec![Finding { level: Level::Good, what: "reach".to_owned(), says }]) })
+    async fn break_holds(&self, name: &LockName, only: Option<Token>) -> Result<usize> {
+        let broken = self.store.with(name, |record, at, woken| record.break_holds(only, at, woken)).unwrap_or_default();
+        self.store.tell(&broken, |news, id| news.lost(id));
+        Ok(broken.len())
+    }
+
+    async fn cell_get(&self, name: &LockName) -> Result<crate::Versioned> {
+        let names = self.store.lock();
+        Ok(names.cells.get(name).map_or((None, 0), |(value, version)| (Some(value.clone()), *version)))
+    }
+
+    async fn cell_set(&self, name: &LockName, expected: u64, value: Option<&[u8]>) -> Result<Option<u64>> {
+        let mut names = self.store.lock();
+        let current = names.cells.get(name).map_or(0, |(_, version)| *version);
+        if current != expected {
+            return Ok(None);
+        }
+        let floor = current.max(self.store.floor.load(Ordering::Relaxed));
+        let version = Token::next(Token::new(floor), self.store.clock.wall_micros()).get();
+        match value {
+            Some(value) => drop(names.cells.insert(name.clone(), (value.to_vec(), version))),
+            None => drop(names.cells.remove(name)),
+        }
+        self.store.floor.fetch_max(version, Ordering::Relaxed);
+        Ok(Some(version))
+    }
+
+    async fn probe(&self) -> Result<()> {
+        drop(self.store.lock());
+        Ok(())
+    }
+
+    async fn examine(&self) -> Result<Vec<Finding>> {
+        Ok(vec![Finding::good("reach", "locks are shared by the tasks and threads of this process, and end with it")])
     }
 }
 
+#[async_trait]
 impl Node for MemoryBackend {
-    fn raise<'a>(&'a self, name: &'a LockName, at_least: Token) -> BoxFuture<'a, Result<Token>> {
-        Box::pin(async move {
-            let mut names = self.store.lock();
-            Ok(match names.records.get_mut(name) {
-                Some(record) => {
-                    record.last = record.last.max(at_least);
-                    record.last
-                }
-                None => Token::new(self.store.floor.fetch_max(at_least.get(), Ordering::Relaxed)).max(at_least),
-            })
+    async fn raise(&self, name: &LockName, at_least: Token) -> Result<Token> {
+        let mut names = self.store.lock();
+        Ok(match names.records.get_mut(name) {
+            Some(record) => {
+                record.last = record.last.max(at_least);
+                record.last
+            }
+            None => Token::new(self.store.floor.fetch_max(at_least.get(), Ordering::Relaxed)).max(at_least),
         })
     }
 

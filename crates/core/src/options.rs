@@ -76,59 +76,70 @@ pub(crate) fn up_to_a_day(what: &str, given: Duration) -> Result<Duration> {
     within(what, given, Duration::ZERO, MAX_TTL)
 }
 
-/// Gives a kind the methods that set its [`Options`].
+/// Gives a kind the methods that set its [`Options`]; a kind of one name its name, too.
 macro_rules! options {
     ($kind:ident) => {
         impl $kind {
+            /// The name it locks.
+            pub fn name(&self) -> &$crate::LockName {
+                &self.ask.name
+            }
+
+            fn asker(&self) -> &$crate::client::Asker {
+                &self.ask
+            }
+
+            fn set(mut self, set: impl Fn(&mut $crate::client::Asker)) -> Self {
+                set(&mut self.ask);
+                self
+            }
+        }
+        $crate::options::options!($kind: setters);
+    };
+    ($kind:ident: setters) => {
+        impl $kind {
             /// How long a grant lasts if nobody renews it: 100 ms to 24 h, 30 s unless told. It is also how long others
             /// wait after this holder's host has died.
-            pub fn ttl(mut self, ttl: std::time::Duration) -> $crate::Result<Self> {
-                self.ask.options.ttl = $crate::options::ttl(ttl)?;
-                Ok(self)
+            pub fn ttl(self, ttl: std::time::Duration) -> $crate::Result<Self> {
+                let ttl = $crate::options::ttl(ttl)?;
+                Ok(self.set(|ask| ask.options.ttl = ttl))
             }
 
             /// Whether the hold is renewed in the background, as it is unless told. Without, it ends after its ttl.
-            pub fn keep(mut self, keep: bool) -> Self {
-                self.ask.options.keep = keep;
-                self
+            pub fn keep(self, keep: bool) -> Self {
+                self.set(|ask| ask.options.keep = keep)
             }
 
             /// Released earlier than this after the grant, the name stays closed until then: for jobs that are so short
             /// that two hosts with slightly different clocks would both run them.
-            pub fn min_hold(mut self, min_hold: std::time::Duration) -> $crate::Result<Self> {
-                self.ask.options.min_hold = self.ask.delay("a minimum hold", min_hold)?;
-                Ok(self)
+            pub fn min_hold(self, min_hold: std::time::Duration) -> $crate::Result<Self> {
+                let min_hold = self.asker().delay("a minimum hold", min_hold)?;
+                Ok(self.set(|ask| ask.options.min_hold = min_hold))
             }
 
             /// A cap on the whole hold: renewal stops there, and the hold is lost.
-            pub fn max_hold(mut self, max_hold: std::time::Duration) -> $crate::Result<Self> {
-                self.ask.options.max_hold = Some($crate::options::ttl(max_hold)?);
-                Ok(self)
+            pub fn max_hold(self, max_hold: std::time::Duration) -> $crate::Result<Self> {
+                let max_hold = $crate::options::ttl(max_hold)?;
+                Ok(self.set(|ask| ask.options.max_hold = Some(max_hold)))
             }
 
             /// How long the name stays closed after this holder was lost (not after a release): a grace for resources
             /// that cannot check tokens.
-            pub fn lock_delay(mut self, lock_delay: std::time::Duration) -> $crate::Result<Self> {
-                self.ask.options.lock_delay = self.ask.delay("a lock-delay", lock_delay)?;
-                Ok(self)
+            pub fn lock_delay(self, lock_delay: std::time::Duration) -> $crate::Result<Self> {
+                let lock_delay = self.asker().delay("a lock-delay", lock_delay)?;
+                Ok(self.set(|ask| ask.options.lock_delay = lock_delay))
             }
 
             /// What others see in `tenure ls` beside this holder's host and process id.
-            pub fn note(mut self, note: impl AsRef<str>) -> $crate::Result<Self> {
-                self.ask.options.note = Some($crate::Note::new(note)?);
-                Ok(self)
+            pub fn note(self, note: impl AsRef<str>) -> $crate::Result<Self> {
+                let note = $crate::Note::new(note)?;
+                Ok(self.set(|ask| ask.options.note = Some(note.clone())))
             }
 
             /// Waits by trying again and again instead of standing in line: for very short critical sections. A spinner
             /// has no place in line, so on a busy name it may wait longer than others.
-            pub fn spin(mut self, backoff: $crate::Backoff) -> Self {
-                self.ask.options.spin = Some(backoff);
-                self
-            }
-
-            /// The name it locks.
-            pub fn name(&self) -> &$crate::LockName {
-                &self.ask.name
+            pub fn spin(self, backoff: $crate::Backoff) -> Self {
+                self.set(|ask| ask.options.spin = Some(backoff))
             }
         }
     };

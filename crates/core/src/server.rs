@@ -25,6 +25,11 @@ impl Address {
         Address { host: host.into(), port }
     }
 
+    /// Whether it is surely this host's own.
+    pub fn is_this_host(&self) -> bool {
+        self.host == "localhost" || self.host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+    }
+
     /// The hosts of a URL. Nothing of the text is shown in errors: in a URL without an `@` it may be a password.
     pub fn list(url: &StoreUrl, default_port: u16) -> Result<Vec<Address>> {
         let text = url.hosts();
@@ -39,24 +44,25 @@ impl Address {
                 || if text.contains(',') { format!("server {} of the URL", place + 1) } else { "the URL".to_owned() };
             let (host, port) = match part.strip_prefix('[') {
                 Some(rest) => {
-                    let (host, rest) = rest.split_once(']').ok_or_else(|| bad(format!("{} has no ']'", which())))?;
+                    let (host, rest) = rest.split_once(']').ok_or_else(|| bad_url(format!("{} has no ']'", which())))?;
                     host.parse::<std::net::Ipv6Addr>()
-                        .map_err(|_| bad(format!("{} has no IPv6 address in its brackets", which())))?;
+                        .map_err(|_| bad_url(format!("{} has no IPv6 address in its brackets", which())))?;
                     (host, rest)
                 }
                 None => part.split_at(part.find(':').unwrap_or(part.len())),
             };
             let plain = |c: char| c.is_ascii_alphanumeric() || ".-_:".contains(c);
             if host.is_empty() || !host.chars().all(plain) {
-                return Err(bad(format!("{} has no host that could be looked up", which())).with_hint(hint));
+                return Err(bad_url(format!("{} has no host that could be looked up", which())).with_hint(hint));
             }
             let port = match port.strip_prefix(':') {
                 None if port.is_empty() => Ok(default_port),
                 None => Err(()),
                 Some(port) => port.parse::<u16>().map_err(drop).and_then(|port| if port == 0 { Err(()) } else { Ok(port) }),
             };
-            let port =
-                port.map_err(|()| bad(format!("{} has a port that is no number from 1 to 65535", which())).with_hint(hint))?;
+            let port = port.map_err(|()| {
+                bad_url(format!("{} has a port that is no number from 1 to 65535", which())).with_hint(hint)
+            })?;
             Ok(Address::new(host, port))
         });
         parts.collect()
@@ -136,6 +142,13 @@ impl StoreUrl {
         Ok(())
     }
 
+    /// Reads the limits that every server's settings have, those of them that are there.
+    pub fn read_limits(&self, connect: &mut Duration, answer: &mut Duration, patience: &mut Duration) -> Result<()> {
+        self.read_duration("connect_limit", connect)?;
+        self.read_duration("answer_limit", answer)?;
+        self.read_duration("patience", patience)
+    }
+
     /// Reads a parameter that is `yes` or `no` into `field`, if it is there.
     pub fn read_yes_no(&self, name: &str, field: &mut bool) -> Result<()> {
         *field = match self.parameter(name) {
@@ -150,11 +163,28 @@ impl StoreUrl {
 
 /// A parameter has a value that it cannot have; `known` says which it can.
 pub fn bad_value(name: &str, value: &str, known: &str) -> Error {
-    bad(format!("the parameter {name} cannot be {value:?}")).with_hint(format!("It is {known}"))
+    bad_url(format!("the parameter {name} cannot be {value:?}")).with_hint(format!("It is {known}"))
 }
 
-fn bad(what: impl Into<String>) -> Error {
+/// An error of a URL or of settings: what is wrong with them.
+pub fn bad_url(what: impl Into<String>) -> Error {
     Error::new(ErrorKind::BadUrl, what)
+}
+
+/// A duration among the settings is not within its limits.
+pub fn check_duration(name: &str, value: Duration, least: Duration, most: Duration) -> Result<()> {
+    if value < least || value > most {
+        return Err(bad_value(name, &format!("{value:?}"), &format!("from {least:?} to {most:?}")));
+    }
+    Ok(())
+}
+
+/// The same for those that every server's settings have.
+pub fn check_limits(connect: Duration, answer: Duration, patience: Duration) -> Result<()> {
+    let (least, hour) = (Duration::from_millis(1), Duration::from_secs(3_600));
+    check_duration("connect_limit", connect, least, hour)?;
+    check_duration("answer_limit", answer, least, hour)?;
+    check_duration("patience", patience, Duration::ZERO, 24 * hour)
 }
 
 /// A connection in the making on a runtime that is always running, whether or not its asker is still there. A renewal is given up

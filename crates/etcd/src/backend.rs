@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::backend::{Abilities, Backend, BoxFuture, Fencing, Finding, Liveness, Reach, Waiting, released};
+use tenure_core::backend::{Abilities, Backend, Fencing, Finding, Liveness, Reach, Waiting, async_trait, released};
 use tenure_core::{
     Ask, Claim, Error, ErrorKind, Grant, Kind, LockName, News, Renewal, Result, Sequencer, Standing, Token, Versioned, View,
     Wait,
@@ -74,6 +74,7 @@ impl Drop for Etcd {
     }
 }
 
+#[async_trait]
 impl Backend for Etcd {
     fn abilities(&self) -> Abilities {
         match self.inner.settings.layout {
@@ -90,74 +91,67 @@ impl Backend for Etcd {
         self.inner.attach(news);
     }
 
-    fn acquire<'a>(&'a self, claim: &'a Claim, wait: Wait) -> BoxFuture<'a, Result<Option<Grant>>> {
-        Box::pin(async move {
-            if self.inner.settings.layout == Layout::Concurrency && claim.kind != Kind::Mutex {
-                return Err(Error::new(ErrorKind::Unsupported, "this layout has nothing but mutexes"));
-            }
-            self.inner.acquire(claim, wait).await
-        })
+    async fn acquire(&self, claim: &Claim, wait: Wait) -> Result<Option<Grant>> {
+        if self.inner.settings.layout == Layout::Concurrency && claim.kind != Kind::Mutex {
+            return Err(Error::new(ErrorKind::Unsupported, "this layout has nothing but mutexes"));
+        }
+        self.inner.acquire(claim, wait).await
     }
 
-    fn renew<'a>(&'a self, claims: &'a [Claim]) -> BoxFuture<'a, Vec<Result<Renewal>>> {
-        Box::pin(self.inner.renew(claims))
+    async fn renew(&self, claims: &[Claim]) -> Vec<Result<Renewal>> {
+        self.inner.renew(claims).await
     }
 
-    fn release<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<()>> {
-        Box::pin(async move { released(self.inner.end(claim, claim.min_hold).await?, claim, self.describe()) })
+    async fn release(&self, claim: &Claim) -> Result<()> {
+        released(self.inner.end(claim, claim.min_hold).await?, claim, self.describe())
     }
 
-    fn downgrade<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<bool>> {
-        Box::pin(self.inner.downgrade(claim))
+    async fn downgrade(&self, claim: &Claim) -> Result<bool> {
+        self.inner.downgrade(claim).await
     }
 
-    fn view<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<View>> {
-        Box::pin(self.inner.view(name))
+    async fn view(&self, name: &LockName) -> Result<View> {
+        self.inner.view(name).await
     }
 
-    fn check<'a>(&'a self, sequencer: &'a Sequencer) -> BoxFuture<'a, Result<Standing>> {
-        Box::pin(self.inner.check(sequencer))
+    async fn check(&self, sequencer: &Sequencer) -> Result<Standing> {
+        self.inner.check(sequencer).await
     }
 
-    fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a LockName>, limit: usize) -> BoxFuture<'a, Result<Vec<View>>> {
-        Box::pin(self.inner.list(prefix, after, limit))
+    async fn list(&self, prefix: &str, after: Option<&LockName>, limit: usize) -> Result<Vec<View>> {
+        self.inner.list(prefix, after, limit).await
     }
 
-    fn watch<'a>(&'a self, name: &'a LockName, seen: &'a View) -> BoxFuture<'a, Result<View>> {
-        Box::pin(self.inner.watch(name, seen))
+    async fn watch(&self, name: &LockName, seen: &View) -> Result<View> {
+        self.inner.watch(name, seen).await
     }
 
-    fn ask<'a>(&'a self, name: &'a LockName, ask: &'a Ask) -> BoxFuture<'a, Result<usize>> {
-        Box::pin(self.inner.request(name, ask))
+    async fn ask(&self, name: &LockName, ask: &Ask) -> Result<usize> {
+        self.inner.request(name, ask).await
     }
 
-    fn break_holds<'a>(&'a self, name: &'a LockName, only: Option<Token>) -> BoxFuture<'a, Result<usize>> {
-        Box::pin(self.inner.break_holds(name, only))
+    async fn break_holds(&self, name: &LockName, only: Option<Token>) -> Result<usize> {
+        self.inner.break_holds(name, only).await
     }
 
-    fn cell_get<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<Versioned>> {
-        Box::pin(self.inner.cell_get(name))
+    async fn cell_get(&self, name: &LockName) -> Result<Versioned> {
+        self.inner.cell_get(name).await
     }
 
-    fn cell_set<'a>(
-        &'a self,
-        name: &'a LockName,
-        expected: u64,
-        value: Option<&'a [u8]>,
-    ) -> BoxFuture<'a, Result<Option<u64>>> {
-        Box::pin(self.inner.cell_set(name, expected, value))
+    async fn cell_set(&self, name: &LockName, expected: u64, value: Option<&[u8]>) -> Result<Option<u64>> {
+        self.inner.cell_set(name, expected, value).await
     }
 
     /// A put and a delete in turns: what acquire and release could cost at the least.
-    fn probe(&self) -> BoxFuture<'_, Result<()>> {
-        Box::pin(self.inner.probe())
+    async fn probe(&self) -> Result<()> {
+        self.inner.probe().await
     }
 
-    fn examine(&self) -> BoxFuture<'_, Result<Vec<Finding>>> {
-        Box::pin(self.inner.examine())
+    async fn examine(&self) -> Result<Vec<Finding>> {
+        self.inner.examine().await
     }
 
-    fn close(&self) -> BoxFuture<'_, Result<()>> {
-        Box::pin(self.inner.close())
+    async fn close(&self) -> Result<()> {
+        self.inner.close().await
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure_core::{Address, Error, ErrorKind, Result, Secret, StoreUrl, Tls, bad_value};
+use tenure_core::{Address, Result, Secret, StoreUrl, Tls, bad_url, bad_value, check_limits};
 
 /// The URL schemes of this store. With `etcds` every connection is encrypted.
 pub const SCHEMES: &[&str] = &["etcd", "etcds"];
@@ -85,14 +85,14 @@ impl Settings {
             "etcd" => false,
             "etcds" => true,
             other => {
-                return Err(bad(format!("the etcd store has no scheme {other:?}")).with_hint("It is etcd or etcds"));
+                return Err(bad_url(format!("the etcd store has no scheme {other:?}")).with_hint("It is etcd or etcds"));
             }
         };
         let fits = |name: &&str| tls || !Tls::PARAMETERS.contains(name);
         url.allow_parameters(&PARAMETERS.iter().copied().filter(fits).collect::<Vec<_>>())?;
         if !matches!(url.path(), "" | "/") {
             // It is not shown: whoever mistypes a URL may have put a secret there.
-            return Err(bad("an etcd: URL has no path").with_hint("Use prefix=TEXT to keep programs apart"));
+            return Err(bad_url("an etcd: URL has no path").with_hint("Use prefix=TEXT to keep programs apart"));
         }
         let mut settings = Settings { members: Address::list(url, PORT)?, ..Settings::default() };
         settings.user = url.user().map(str::to_owned);
@@ -108,9 +108,7 @@ impl Settings {
             Some("concurrency") => Layout::Concurrency,
             Some(other) => return Err(bad_value("layout", other, "tenure or concurrency")),
         };
-        url.read_duration("connect_limit", &mut settings.connect_limit)?;
-        url.read_duration("answer_limit", &mut settings.answer_limit)?;
-        url.read_duration("patience", &mut settings.patience)?;
+        url.read_limits(&mut settings.connect_limit, &mut settings.answer_limit, &mut settings.patience)?;
         url.read_yes_no("strict", &mut settings.strict)?;
         settings.check()?;
         Ok(settings)
@@ -122,25 +120,14 @@ impl Settings {
         if self.prefix.is_empty() || self.prefix.len() > 64 || !self.prefix.chars().all(plain) {
             return Err(bad_value("prefix", &self.prefix, "1 to 64 of letters, digits and _ . : / -"));
         }
-        for (name, value, least, most) in [
-            ("connect_limit", self.connect_limit, MILLISECOND, HOUR),
-            ("answer_limit", self.answer_limit, MILLISECOND, HOUR),
-            ("patience", self.patience, Duration::ZERO, 24 * HOUR),
-        ] {
-            if value < least || value > most {
-                return Err(bad_value(name, &format!("{value:?}"), &format!("from {least:?} to {most:?}")));
-            }
-        }
+        check_limits(self.connect_limit, self.answer_limit, self.patience)?;
         if self.members.is_empty() {
-            return Err(bad("no member is named").with_hint("Write etcd://host1,host2,host3"));
+            return Err(bad_url("no member is named").with_hint("Write etcd://host1,host2,host3"));
         }
         if self.password.is_some() && self.user.is_none() {
-            return Err(bad("a password needs a user").with_hint("Write etcd://user:password@host"));
+            return Err(bad_url("a password needs a user").with_hint("Write etcd://user:password@host"));
         }
-        if let Some(tls) = &self.tls {
-            tls.check()?;
-            tenure_tls::check_name(tls)?;
-        }
+        tenure_tls::check(self.tls.as_ref())?;
         Ok(())
     }
 
@@ -152,13 +139,7 @@ impl Settings {
     }
 }
 
-fn bad(what: impl Into<String>) -> Error {
-    Error::new(ErrorKind::BadUrl, what)
-}
-
 const PORT: u16 = 2379;
-const MILLISECOND: Duration = Duration::from_millis(1);
-const HOUR: Duration = Duration::from_secs(3_600);
 
 #[cfg(test)]
 mod tests;

@@ -175,11 +175,6 @@ fn reason(status: &Status) -> String {
     text
 }
 
-/// One error for several claims.
-pub(crate) fn again(error: &Error) -> Error {
-    Error::new(error.kind(), error.to_string())
-}
-
 /// An error from the transport as a status.
 pub(crate) fn from_transport(error: impl std::error::Error + Send + Sync + 'static) -> Status {
     let mut status = Status::unavailable("the connection could not be made");

@@ -1,7 +1,7 @@
 //! What is found out about a cluster, at connecting and for `doctor`.
 
 use tenure_core::backend::{Finding, Level};
-use tenure_core::{Error, ErrorKind, Result};
+use tenure_core::{Address, Error, ErrorKind, Result};
 
 use crate::error::Next;
 use crate::inner::Inner;
@@ -38,7 +38,7 @@ impl Inner {
         let mut findings = match status {
             Ok(answer) => vec![version(&answer.value.version), alarms(&answer.value)],
             Err(failure) if failure.next == Next::Denied => {
-                vec![finding(Level::Warning, "etcd version", ROOT_ONLY.to_owned())]
+                vec![Finding::warning("etcd version", ROOT_ONLY.to_owned())]
             }
             Err(failure) => return Err(failure.error),
         };
@@ -49,7 +49,7 @@ impl Inner {
                 let voting = answer.value.members.iter().filter(|member| !member.is_learner).count();
                 findings.push(how_many(voting, self.settings.members.len()));
             }
-            Err(failure) => findings.push(finding(Level::Warning, "members", failure.error.to_string())),
+            Err(failure) => findings.push(Finding::warning("members", failure.error.to_string())),
         }
         Ok(findings)
     }
@@ -60,72 +60,64 @@ fn version(text: &str) -> Finding {
     let mut parts = text.split(['.', '-', '+']).map(|part| part.parse::<u32>().unwrap_or_default());
     let number: Version = (parts.next().unwrap_or(0), parts.next().unwrap_or(0), parts.next().unwrap_or(0));
     if number < (3, 4, 0) {
-        return finding(Level::Bad, what, format!("{text} is too old: 3.4 or newer is needed"));
+        return Finding::bad(what, format!("{text} is too old: 3.4 or newer is needed"));
     }
     for (flaw, mended) in FLAWS {
         let Some(mended) = mended.iter().find(|mended| (mended.0, mended.1) == (number.0, number.1)) else { continue };
         if number < *mended {
             let says = format!("{text} {flaw}; {}.{}.{} mends it", mended.0, mended.1, mended.2);
-            return finding(Level::Warning, what, says);
+            return Finding::warning(what, says);
         }
     }
-    finding(Level::Good, what, text.to_owned())
+    Finding::good(what, text.to_owned())
 }
 
 fn alarms(status: &StatusResponse) -> Finding {
     let what = "alarms";
     if status.errors.is_empty() {
-        return finding(Level::Good, what, "none".to_owned());
+        return Finding::good(what, "none");
     }
     let says = format!(
         "{}. With NOSPACE nothing can be locked: etcdctl compact, etcdctl defrag, etcdctl alarm disarm",
         status.errors.join(", ")
     );
-    finding(Level::Bad, what, says)
+    Finding::bad(what, says)
 }
 
 fn how_many(voting: usize, named: usize) -> Finding {
     let what = "members";
     match voting {
-        1 => finding(Level::Warning, what, "one member: when it is down, nobody can lock. Use three or five".to_owned()),
+        1 => Finding::warning(what, "one member: when it is down, nobody can lock. Use three or five"),
         even if even.is_multiple_of(2) => {
             let says = format!("{even} members survive no more failures than {} do", even - 1);
-            finding(Level::Warning, what, says)
+            Finding::warning(what, says)
         }
         odd if named == 1 => {
             let says = format!("{odd} members, and the URL names one: name them all, so that any of them may be down");
-            finding(Level::Warning, what, says)
+            Finding::warning(what, says)
         }
-        odd => finding(Level::Good, what, format!("{odd}; {} may be down", odd / 2)),
+        odd => Finding::good(what, format!("{odd}; {} may be down", odd / 2)),
     }
 }
 
 fn login(inner: &Inner) -> Finding {
     let settings = &inner.settings;
-    let local = settings.members.iter().all(|member| {
-        member.host == "localhost" || member.host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
-    });
+    let local = settings.members.iter().all(Address::is_this_host);
     let what = "access";
     let certificate = settings.tls.as_ref().is_some_and(|tls| tls.cert.is_some());
     match (settings.tls.is_some(), settings.user.is_some() || certificate) {
-        _ if local => finding(Level::Good, what, "this host only".to_owned()),
-        (true, true) => finding(Level::Good, what, "encrypted, with a login".to_owned()),
-        (true, false) => {
-            finding(Level::Warning, what, "encrypted, but whoever reaches it can break every lock. Use a user".to_owned())
-        }
+        _ if local => Finding::good(what, "this host only"),
+        (true, true) => Finding::good(what, "encrypted, with a login"),
+        (true, false) => Finding::warning(what, "encrypted, but whoever reaches it can break every lock. Use a user"),
         (false, true) => {
             let says = "the password crosses the network in the clear. Use etcds://, or a network you trust";
-            finding(Level::Warning, what, says.to_owned())
+            Finding::warning(what, says)
         }
         (false, false) => {
             let says = "no login and no encryption: whoever reaches it can break every lock. Use users and etcds://";
-            finding(Level::Warning, what, says.to_owned())
+            Finding::warning(what, says)
         }
     }
-}
-
-fn finding(level: Level, what: &str, says: String) -> Finding {
-    Finding { level, what: what.to_owned(), says }
 }
 
 /// Versions 3.5.28 to 3.5.31 and 3.6.0 to 3.6.11 do that.

@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tenure_core::{Claim, Instant};
+use tenure_core::{Claim, Instant, random};
 
 /// A lease of this client's.
 #[derive(Debug)]
@@ -209,9 +209,7 @@ pub(crate) fn whole_seconds(time: Duration) -> u64 {
 
 /// A lease's id, never 0.
 pub(crate) fn fresh_id() -> i64 {
-    let mut bytes = [0; 8];
-    getrandom::fill(&mut bytes).expect("the kernel has random numbers");
-    (i64::from_le_bytes(bytes) & i64::MAX).max(1)
+    (i64::from_le_bytes(random()) & i64::MAX).max(1)
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 
 use crate::codec::Value;
 use crate::config::Layout;
-use crate::error::{Attempt, Next, again};
+use crate::error::{Attempt, Next};
 use crate::inner::Inner;
 use crate::leases::{Lease, seconds};
 use crate::link::Link;
@@ -66,7 +66,7 @@ impl Inner {
         }
         under_way.done.store(true, Ordering::Relaxed);
         let renewed = |claim: &Claim| match unmoved.get(&claim.id) {
-            Some(error) => Err(again(error)),
+            Some(error) => Err(error.clone()),
             None => self.renewed(claim, &kept),
         };
         claims.iter().map(renewed).collect()
@@ -174,7 +174,7 @@ impl Inner {
                 Ok(Renewal::Lost)
             }
             Ok(Kept::Gone) => Ok(Renewal::Lost),
-            Err(failure) => Err(again(&failure.error)),
+            Err(failure) => Err(failure.error.clone()),
         }
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use http::{Method, StatusCode};
 use stage::{App, IN_THE_BODY, Stage, sequencer};
-use tenure_core::backend::BoxFuture;
+use tenure_core::backend::async_trait;
 use tenure_core::fence::{Fence, Gate, MemoryFence, Rule, Verdict};
 use tenure_core::memory::Memory;
 use tenure_core::{Client, Error, ErrorKind, Keys, LockName, Result, Sequencer, Token};
@@ -268,21 +268,22 @@ async fn with_at_once_they_are_handled_side_by_side() {
 /// A fence that is out of order, as only a test can have it at will.
 struct Failing(ErrorKind);
 
+#[async_trait]
 impl Fence for Failing {
     fn describe(&self) -> String {
         "postgres:db.internal/fences".to_owned()
     }
 
-    fn advance<'a>(&'a self, _: &'a LockName, _: Token, _: Rule) -> BoxFuture<'a, Result<Verdict>> {
-        Box::pin(async { Err(Error::new(self.0, "it is out of order").with_store(self.describe())) })
+    async fn advance(&self, _: &LockName, _: Token, _: Rule) -> Result<Verdict> {
+        Err(Error::new(self.0, "it is out of order").with_store(self.describe()))
     }
 
-    fn highest<'a>(&'a self, _: &'a LockName) -> BoxFuture<'a, Result<Option<Token>>> {
-        Box::pin(std::future::pending())
+    async fn highest(&self, _: &LockName) -> Result<Option<Token>> {
+        std::future::pending().await
     }
 
-    fn probe(&self, _: u64) -> BoxFuture<'_, Result<()>> {
-        Box::pin(async { Ok(()) })
+    async fn probe(&self, _: u64) -> Result<()> {
+        Ok(())
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use mysql_async::{Opts, OptsBuilder};
-use tenure_core::{Address, Error, ErrorKind, Result, Secret, StoreUrl, Tls, bad_value};
+use tenure_core::{Address, Error, ErrorKind, Result, Secret, StoreUrl, Tls, bad_url, bad_value, check_limits};
 
 use crate::tls;
 
@@ -89,7 +89,7 @@ impl Settings {
     pub fn from_url(url: &StoreUrl) -> Result<Settings> {
         if !SCHEMES.contains(&url.scheme()) {
             let what = format!("the MySQL store has no scheme {:?}", url.scheme());
-            return Err(bad(what).with_hint(format!("It is one of {}", SCHEMES.join(", "))));
+            return Err(bad_url(what).with_hint(format!("It is one of {}", SCHEMES.join(", "))));
         }
         let mut tls = false;
         url.read_yes_no("tls", &mut tls)?;
@@ -107,13 +107,7 @@ impl Settings {
         if let Some(prefix) = url.parameter("prefix") {
             settings.prefix = prefix.to_owned();
         }
-        for (name, field) in [
-            ("connect_limit", &mut settings.connect_limit),
-            ("answer_limit", &mut settings.answer_limit),
-            ("patience", &mut settings.patience),
-        ] {
-            url.read_duration(name, field)?;
-        }
+        url.read_limits(&mut settings.connect_limit, &mut settings.answer_limit, &mut settings.patience)?;
         url.read_yes_no("strict", &mut settings.strict)?;
         url.read_yes_no("insecure_login", &mut settings.insecure_login)?;
         settings.check()?;
@@ -127,19 +121,8 @@ impl Settings {
         if !is_name || self.prefix.len() > LONGEST_PREFIX {
             return Err(bad_value("prefix", &self.prefix, "a small letter, then up to 30 of small letters, digits and _"));
         }
-        for (name, value, least, most) in [
-            ("connect_limit", self.connect_limit, MILLISECOND, HOUR),
-            ("answer_limit", self.answer_limit, MILLISECOND, HOUR),
-            ("patience", self.patience, Duration::ZERO, 24 * HOUR),
-        ] {
-            if value < least || value > most {
-                return Err(bad_value(name, &format!("{value:?}"), &format!("from {least:?} to {most:?}")));
-            }
-        }
-        if let Some(tls) = &self.tls {
-            tls.check()?;
-            tenure_tls::check_name(tls)?;
-        }
+        check_limits(self.connect_limit, self.answer_limit, self.patience)?;
+        tenure_tls::check(self.tls.as_ref())?;
         Ok(())
     }
 
@@ -179,7 +162,7 @@ impl Settings {
     /// With `caching_sha2_password` the driver encrypts the password with a key that whoever answers sends it, and a server may ask for
     /// that whatever its account uses: so it is not asked where somebody else might answer, unless the user says so.
     fn shows_nobody_the_password(&self) -> Result<()> {
-        if self.password.is_none() || self.tls.is_some() || self.insecure_login || self.is_on_this_host() {
+        if self.password.is_none() || self.tls.is_some() || self.insecure_login || self.address.is_this_host() {
             return Ok(());
         }
         let what = "a password is not sent over a connection that is not encrypted: whoever answers can ask for it";
@@ -187,18 +170,13 @@ impl Settings {
             "Write tls=yes, and ca=FILE if need be; or insecure_login=yes on a network where nobody else can answer",
         ))
     }
-
-    pub(crate) fn is_on_this_host(&self) -> bool {
-        let host = self.address.host.as_str();
-        host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
-    }
 }
 
 /// One server: those behind it are a proxy's business.
 fn server(url: &StoreUrl) -> Result<Address> {
     let mut hosts = Address::list(url, PORT)?;
     if hosts.len() > 1 {
-        return Err(bad(format!("{}: URLs name one server, not {}", url.scheme(), hosts.len()))
+        return Err(bad_url(format!("{}: URLs name one server, not {}", url.scheme(), hosts.len()))
             .with_hint("Name the primary, or a proxy that finds it"));
     }
     Ok(hosts.remove(0))
@@ -209,20 +187,14 @@ fn database(url: &StoreUrl) -> Result<String> {
     let name = url.path().strip_prefix('/').unwrap_or(url.path());
     let plain = |c: char| c.is_alphanumeric() || "_-$".contains(c);
     if name.is_empty() || name.chars().count() > 64 || !name.chars().all(plain) {
-        return Err(bad(format!("the path of a {}: URL is the name of a database", url.scheme()))
+        return Err(bad_url(format!("the path of a {}: URL is the name of a database", url.scheme()))
             .with_hint("Such as mysql://user:password@host:3306/tenure; letters, digits, _, - and $"));
     }
     Ok(name.to_owned())
 }
 
-fn bad(what: impl Into<String>) -> Error {
-    Error::new(ErrorKind::BadUrl, what)
-}
-
 const PORT: u16 = 3306;
 const LONGEST_PREFIX: usize = 31;
-const MILLISECOND: Duration = Duration::from_millis(1);
-const HOUR: Duration = Duration::from_secs(3_600);
 const KEEPALIVE: Duration = Duration::from_secs(5);
 const LONG_IDLE: usize = 8 * 3_600;
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Opts};
 use tenure_core::lease::Lease;
-use tenure_core::{Backend, Error, ErrorKind, Result, Stamp, StoreUrl};
+use tenure_core::{Backend, Error, ErrorKind, Result, Stamp, StoreUrl, random};
 
 use crate::config::Settings;
 use crate::desk::Tables;
@@ -22,11 +22,7 @@ use crate::{error, examine};
 pub async fn connect(url: &StoreUrl) -> Result<Arc<dyn Backend>> {
     let settings = Settings::from_url(url)?;
     prepare(&settings).await?;
-    let mut key = [0; 8];
-    getrandom::fill(&mut key).map_err(|error| {
-        Error::new(ErrorKind::Backend, "the kernel has no random numbers").with_source(error.to_string())
-    })?;
-    let lease = Lease::new(Tables::new(settings, u64::from_le_bytes(key)));
+    let lease = Lease::new(Tables::new(settings, u64::from_le_bytes(random())));
     lease.desk().asks.server().await?;
     Ok(Arc::new(lease))
 }

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tenure_core::backend::{Abilities, BoxFuture, Fencing, Finding, Liveness, Reach, Waiting};
+use tenure_core::backend::{Abilities, Fencing, Finding, Liveness, Reach, Waiting, async_trait};
 use tenure_core::lease::{
     ALIVE, Answer, Asked, Asking, Desk, Ended, Ending, Failure, Fate, Limits, Listener, Looked, MARK, Renewed, Said,
 };
@@ -180,6 +180,7 @@ fn batch(server: &Server, many: usize, call: impl Fn(usize, bool) -> String) -> 
     if alone { calls.join("; ") } else { together(calls) }
 }
 
+#[async_trait]
 impl Desk for Tables {
     fn abilities(&self) -> Abilities {
         ABILITIES
@@ -201,191 +202,151 @@ impl Desk for Tables {
         self.shared.attach(listener);
     }
 
-    fn ask<'a>(&'a self, asks: &'a [Asking]) -> BoxFuture<'a, Answer<Vec<Asked>>> {
-        Box::pin(async move {
-            // Whoever is let in must be able to renew, though others take every connection that is left.
-            self.keep.stand_ready().await?;
-            if let [asking] = asks
-                && let Some(said) = self.ask_at_once(asking).await?
-            {
-                return Ok(said);
+    async fn ask(&self, asks: &[Asking]) -> Answer<Vec<Asked>> {
+        // Whoever is let in must be able to renew, though others take every connection that is left.
+        self.keep.stand_ready().await?;
+        if let [asking] = asks
+            && let Some(said) = self.ask_at_once(asking).await?
+        {
+            return Ok(said);
+        }
+        let call = |place: usize, alone| verbs::ask(self.prefix(), self.client, &asks[place], ALIVE, alone);
+        let mut is_apart = false;
+        let sets = self.asks.send("asking", |server| {
+            is_apart = asks.len() > 1 && !server.takes_batches();
+            batch(server, asks.len(), call)
+        });
+        // Each of those is committed by itself: one that was refused says nothing of those before it.
+        let unknown = |failure| Failure { fate: Fate::Unknown, ..failure };
+        let sets = sets.await;
+        let sets = sets.map_err(|failure| if is_apart { unknown(failure) } else { failure })?;
+        let answers = self.sense(verbs::asked(&sets))?;
+        asks.iter().zip(&answers).for_each(|(asking, answer)| self.solo.asked(asking, answer.solo));
+        // One commit, one time: the last, before which nobody else has seen any of it.
+        let now = answers.last().map_or(0, |answer| answer.now);
+        Ok(Said { now, value: answers.into_iter().map(|answer| answer.asked).collect() })
+    }
+
+    async fn end(&self, ends: &[Ending]) -> Answer<Vec<Ended>> {
+        if let [ending] = ends
+            && self.end_at_once(ending).await?
+        {
+            return Ok(Said { now: 0, value: vec![Ended::Done] });
+        }
+        let call = |place: usize, alone| verbs::end(self.prefix(), &ends[place], alone);
+        let sets = self.keep.send("ending", |server| batch(server, ends.len(), call)).await?;
+        self.sense(verbs::ended(&sets))
+    }
+
+    async fn renew(&self, claims: &[Claim]) -> Answer<Vec<Renewed>> {
+        let claims_of = claims.iter().map(|claim| (&claim.name, claim.id));
+        let sets = self.keep.send("renewing", |_| verbs::renew(self.prefix(), claims_of)).await?;
+        self.sense(verbs::renewed(&sets, claims.len()))
+    }
+
+    async fn stand_ready(&self) -> Result<(), Failure> {
+        self.ear.stand_ready().await
+    }
+
+    async fn touch(&self, beat: bool, waiters: &[(LockName, ClaimId)]) -> Answer<Looked> {
+        if beat {
+            self.beat.store(Instant::now().as_nanos(), Ordering::Relaxed);
+        }
+        self.touch_once(beat.then_some(ALIVE), waiters).await
+    }
+
+    async fn downgrade(&self, claim: &Claim) -> Answer<bool> {
+        let text = verbs::downgrade(self.prefix(), &claim.name, claim.id);
+        let Said { now, value } = self.sense(verbs::counted(&self.rows("downgrading", text).await?))?;
+        Ok(Said { now, value: value > 0 })
+    }
+
+    async fn view(&self, name: &LockName) -> Answer<View> {
+        let said = self.sense(verbs::viewed(&self.rows("looking", verbs::view(self.prefix(), name)).await?))?;
+        let view = said.value.into_iter().next().unwrap_or_else(|| View::free(name.clone()));
+        Ok(Said { now: said.now, value: view })
+    }
+
+    async fn list(&self, prefix: &str, after: Option<&LockName>, limit: usize) -> Answer<Vec<View>> {
+        let mut views: Vec<View> = Vec::new();
+        let mut after = after.cloned();
+        loop {
+            let wanted = limit - views.len();
+            let text = verbs::list(self.prefix(), prefix, after.as_ref(), wanted);
+            let said = self.sense(verbs::viewed(&self.rows("listing", text).await?))?;
+            let is_last = said.value.len() < wanted;
+            after = said.value.last().map(|view| view.name.clone());
+            // Where time has ended everybody, nobody has come by since.
+            views.extend(said.value.into_iter().filter(|view| !view.is_free()));
+            if is_last || views.len() == limit {
+                return Ok(Said { now: said.now, value: views });
             }
-            let call = |place: usize, alone| verbs::ask(self.prefix(), self.client, &asks[place], ALIVE, alone);
-            let mut is_apart = false;
-            let sets = self.asks.send("asking", |server| {
-                is_apart = asks.len() > 1 && !server.takes_batches();
-                batch(server, asks.len(), call)
-            });
-            // Each of those is committed by itself: one that was refused says nothing of those before it.
-            let unknown = |failure| Failure { fate: Fate::Unknown, ..failure };
-            let sets = sets.await;
-            let sets = sets.map_err(|failure| if is_apart { unknown(failure) } else { failure })?;
-            let answers = self.sense(verbs::asked(&sets))?;
-            asks.iter().zip(&answers).for_each(|(asking, answer)| self.solo.asked(asking, answer.solo));
-            // One commit, one time: the last, before which nobody else has seen any of it.
-            let now = answers.last().map_or(0, |answer| answer.now);
-            Ok(Said { now, value: answers.into_iter().map(|answer| answer.asked).collect() })
-        })
+        }
     }
 
-    fn end<'a>(&'a self, ends: &'a [Ending]) -> BoxFuture<'a, Answer<Vec<Ended>>> {
-        Box::pin(async move {
-            if let [ending] = ends
-                && self.end_at_once(ending).await?
-            {
-                return Ok(Said { now: 0, value: vec![Ended::Done] });
+    async fn request(&self, name: &LockName, ask: &Ask) -> Answer<usize> {
+        self.sense(verbs::counted(&self.rows_once("asking holders", verbs::request(self.prefix(), name, ask)).await?))
+    }
+
+    async fn break_holds(&self, name: &LockName, only: Option<Token>) -> Answer<usize> {
+        self.sense(verbs::counted(&self.rows_once("breaking", verbs::break_holds(self.prefix(), name, only)).await?))
+    }
+
+    async fn cell_get(&self, name: &LockName) -> Answer<Versioned> {
+        self.sense(verbs::cell(&self.rows("reading a cell", verbs::cell_get(self.prefix(), name)).await?))
+    }
+
+    async fn cell_set(&self, name: &LockName, expected: u64, value: Option<&[u8]>) -> Answer<Option<u64>> {
+        let text = verbs::cell_set(self.prefix(), name, expected, value);
+        self.sense(verbs::cell_written(&self.rows_once("writing a cell", text).await?))
+    }
+
+    async fn tidy_after(&self, after: Option<&LockName>, limit: usize, quiet: Duration) -> Answer<Option<LockName>> {
+        if after.is_none() {
+            let beat = self.beat.load(Ordering::Relaxed);
+            if beat > 0 && Instant::now().since(Instant::from_nanos(beat)) > BEATS_STOPPED {
+                self.forget_client(beat).await?;
             }
-            let call = |place: usize, alone| verbs::end(self.prefix(), &ends[place], alone);
-            let sets = self.keep.send("ending", |server| batch(server, ends.len(), call)).await?;
-            self.sense(verbs::ended(&sets))
-        })
+            self.fetch_mail().await?; // what was said to whom has let go meanwhile
+        }
+        let text = verbs::names_after(self.prefix(), after, limit, quiet);
+        let said = self.sense(verbs::names(&self.ear.send("tidying", |_| text).await?))?;
+        self.tidy_names(&said.value, quiet).await?;
+        let text = format!("CALL {}leftovers({limit}, {})", self.prefix(), verbs::micros(MARK));
+        self.ear.send("tidying", |_| text).await?;
+        let is_last = said.value.len() < limit;
+        Ok(Said { now: said.now, value: said.value.into_iter().last().filter(|_| !is_last) })
     }
 
-    fn renew<'a>(&'a self, claims: &'a [Claim]) -> BoxFuture<'a, Answer<Vec<Renewed>>> {
-        Box::pin(async move {
-            let claims_of = claims.iter().map(|claim| (&claim.name, claim.id));
-            let sets = self.keep.send("renewing", |_| verbs::renew(self.prefix(), claims_of)).await?;
-            self.sense(verbs::renewed(&sets, claims.len()))
-        })
+    async fn leave(&self) -> Answer<()> {
+        self.fetch_mail().await?;
+        self.forget_client(self.beat.load(Ordering::Relaxed)).await?;
+        // Holds may go on, and their renewals need their connection at once; the others are made when they are needed.
+        self.ear.close().await;
+        self.asks.close().await;
+        Ok(Said { now: 0, value: () })
     }
 
-    fn stand_ready(&self) -> BoxFuture<'_, Result<(), Failure>> {
-        Box::pin(self.ear.stand_ready())
+    async fn probe(&self) -> Answer<()> {
+        // One row, written and committed: a place in `setup` that stays.
+        let text = format!(
+            "INSERT INTO {}setup (id, version) VALUES (2, 0) ON DUPLICATE KEY UPDATE version = (version + 1) % 1000000",
+            self.prefix()
+        );
+        self.rows("probing", text).await?;
+        Ok(Said { now: 0, value: () })
     }
 
-    fn touch<'a>(&'a self, beat: bool, waiters: &'a [(LockName, ClaimId)]) -> BoxFuture<'a, Answer<Looked>> {
-        Box::pin(async move {
-            if beat {
-                self.beat.store(Instant::now().as_nanos(), Ordering::Relaxed);
-            }
-            self.touch_once(beat.then_some(ALIVE), waiters).await
-        })
-    }
-
-    fn downgrade<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Answer<bool>> {
-        Box::pin(async move {
-            let text = verbs::downgrade(self.prefix(), &claim.name, claim.id);
-            let Said { now, value } = self.sense(verbs::counted(&self.rows("downgrading", text).await?))?;
-            Ok(Said { now, value: value > 0 })
-        })
-    }
-
-    fn view<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Answer<View>> {
-        Box::pin(async move {
-            let said = self.sense(verbs::viewed(&self.rows("looking", verbs::view(self.prefix(), name)).await?))?;
-            let view = said.value.into_iter().next().unwrap_or_else(|| View::free(name.clone()));
-            Ok(Said { now: said.now, value: view })
-        })
-    }
-
-    fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a LockName>, limit: usize) -> BoxFuture<'a, Answer<Vec<View>>> {
-        Box::pin(async move {
-            let mut views: Vec<View> = Vec::new();
-            let mut after = after.cloned();
-            loop {
-                let wanted = limit - views.len();
-                let text = verbs::list(self.prefix(), prefix, after.as_ref(), wanted);
-                let said = self.sense(verbs::viewed(&self.rows("listing", text).await?))?;
-                let is_last = said.value.len() < wanted;
-                after = said.value.last().map(|view| view.name.clone());
-                // Where time has ended everybody, nobody has come by since.
-                views.extend(said.value.into_iter().filter(|view| !view.is_free()));
-                if is_last || views.len() == limit {
-                    return Ok(Said { now: said.now, value: views });
-                }
-            }
-        })
-    }
-
-    fn request<'a>(&'a self, name: &'a LockName, ask: &'a Ask) -> BoxFuture<'a, Answer<usize>> {
-        Box::pin(async move {
-            self.sense(verbs::counted(&self.rows_once("asking holders", verbs::request(self.prefix(), name, ask)).await?))
-        })
-    }
-
-    fn break_holds<'a>(&'a self, name: &'a LockName, only: Option<Token>) -> BoxFuture<'a, Answer<usize>> {
-        Box::pin(async move {
-            self.sense(verbs::counted(&self.rows_once("breaking", verbs::break_holds(self.prefix(), name, only)).await?))
-        })
-    }
-
-    fn cell_get<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Answer<Versioned>> {
-        Box::pin(async move {
-            self.sense(verbs::cell(&self.rows("reading a cell", verbs::cell_get(self.prefix(), name)).await?))
-        })
-    }
-
-    fn cell_set<'a>(
-        &'a self,
-        name: &'a LockName,
-        expected: u64,
-        value: Option<&'a [u8]>,
-    ) -> BoxFuture<'a, Answer<Option<u64>>> {
-        Box::pin(async move {
-            let text = verbs::cell_set(self.prefix(), name, expected, value);
-            self.sense(verbs::cell_written(&self.rows_once("writing a cell", text).await?))
-        })
-    }
-
-    fn tidy_after<'a>(
-        &'a self,
-        after: Option<&'a LockName>,
-        limit: usize,
-        quiet: Duration,
-    ) -> BoxFuture<'a, Answer<Option<LockName>>> {
-        Box::pin(async move {
-            if after.is_none() {
-                let beat = self.beat.load(Ordering::Relaxed);
-                if beat > 0 && Instant::now().since(Instant::from_nanos(beat)) > BEATS_STOPPED {
-                    self.forget_client(beat).await?;
-                }
-                self.fetch_mail().await?; // what was said to whom has let go meanwhile
-            }
-            let text = verbs::names_after(self.prefix(), after, limit, quiet);
-            let said = self.sense(verbs::names(&self.ear.send("tidying", |_| text).await?))?;
-            self.tidy_names(&said.value, quiet).await?;
-            let text = format!("CALL {}leftovers({limit}, {})", self.prefix(), verbs::micros(MARK));
-            self.ear.send("tidying", |_| text).await?;
-            let is_last = said.value.len() < limit;
-            Ok(Said { now: said.now, value: said.value.into_iter().last().filter(|_| !is_last) })
-        })
-    }
-
-    fn leave(&self) -> BoxFuture<'_, Answer<()>> {
-        Box::pin(async move {
-            self.fetch_mail().await?;
-            self.forget_client(self.beat.load(Ordering::Relaxed)).await?;
-            // Holds may go on, and their renewals need their connection at once; the others are made when they are needed.
-            self.ear.close().await;
-            self.asks.close().await;
-            Ok(Said { now: 0, value: () })
-        })
-    }
-
-    fn probe(&self) -> BoxFuture<'_, Answer<()>> {
-        Box::pin(async move {
-            // One row, written and committed: a place in `setup` that stays.
-            let text = format!(
-                "INSERT INTO {}setup (id, version) VALUES (2, 0) ON DUPLICATE KEY UPDATE version = (version + 1) % 1000000",
-                self.prefix()
-            );
-            self.rows("probing", text).await?;
-            Ok(Said { now: 0, value: () })
-        })
-    }
-
-    fn examine(&self) -> BoxFuture<'_, Result<Vec<Finding>>> {
-        Box::pin(async move {
-            let server = self.asks.server().await?;
-            let mut findings = examine::findings(&server, &self.settings);
-            let sets = self.rows("looking at the tables", verbs::sizes(self.prefix())).await?;
-            if let Some(row) = sets.first().and_then(|rows| rows.first()) {
-                let [names, tickets, free] = [0, 1, 2].map(|column| verbs::number(row, column).unwrap_or(0));
-                findings.push(examine::tables_finding(names, tickets, free));
-            }
-            let found = schema::found(&self.rows("looking at the procedures", schema::look(self.prefix())).await?);
-            findings.push(schema::stamp_of_text().finding(found.and_then(|(_, stamp)| stamp)));
-            Ok(findings)
-        })
+    async fn examine(&self) -> Result<Vec<Finding>> {
+        let server = self.asks.server().await?;
+        let mut findings = examine::findings(&server, &self.settings);
+        let sets = self.rows("looking at the tables", verbs::sizes(self.prefix())).await?;
+        if let Some(row) = sets.first().and_then(|rows| rows.first()) {
+            let [names, tickets, free] = [0, 1, 2].map(|column| verbs::number(row, column).unwrap_or(0));
+            findings.push(examine::tables_finding(names, tickets, free));
+        }
+        let found = schema::found(&self.rows("looking at the procedures", schema::look(self.prefix())).await?);
+        findings.push(schema::stamp_of_text().finding(found.and_then(|(_, stamp)| stamp)));
+        Ok(findings)
     }
 }

@@ -6,7 +6,6 @@
 //! there is to see.
 
 mod histories;
-mod tickets;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -18,13 +17,13 @@ use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use tenure_core::lease::{Asked, Asking, Ended, Ending, Message, Renewed, Touched};
 use tenure_core::record::{Admission, ClientKey, Moment, Record, Stage, Ticket, Touched as Stands, Wake};
-use tenure_core::{Ask, Claim, ClaimId, Kind, LockName, Mode, Note, Origin, Token, View};
+use tenure_core::{Ask, Claim, ClaimId, Kind, LockName, Mode, Note, Origin, Token, View, random};
+use tenure_testkit::histories::{NAMES, Shape, Who, change_in, histories, left, moment, waits};
 use tenure_testkit::servers::mariadb::MariaDb;
 use tenure_testkit::until_all_are_seen;
 use tokio::runtime::Runtime;
 
-use self::histories::{Asks, NAMES, Shape, Step, Who, histories};
-use self::tickets::{change_in, left, moment, waits};
+use self::histories::{Asks, Step, step};
 use crate::config::Settings;
 use crate::link::{Rows, read_all};
 use crate::verbs::{Answered, AtOnce, Statement};
@@ -51,7 +50,7 @@ fn histories_agree_at(level: &str) {
     until_all_are_seen(EVERYTHING, |seen| {
         let seen = RefCell::new(seen);
         let mut runner = TestRunner::new(config.clone()); // it counts its cases for as long as it lives
-        let outcome = runner.run(&histories(), |(shapes, steps)| {
+        let outcome = runner.run(&histories(step()), |(shapes, steps)| {
             let mut pair = Pair::new(&server, shapes);
             for step in &steps {
                 pair.run(step)?;
@@ -653,12 +652,6 @@ impl<'a> Pair<'a> {
 /// One alone, or several in a transaction.
 fn together(calls: &[&str]) -> String {
     if calls.len() == 1 { calls[0].to_owned() } else { format!("START TRANSACTION; {}; COMMIT", calls.join("; ")) }
-}
-
-fn random<const N: usize>() -> [u8; N] {
-    let mut bytes = [0; N];
-    getrandom::fill(&mut bytes).expect("the kernel has random numbers");
-    bytes
 }
 
 fn note(text: &str) -> Note {

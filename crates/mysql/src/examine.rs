@@ -4,7 +4,6 @@
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
 
 use mysql_async::Conn;
 use tenure_core::backend::{Finding, Level};
@@ -174,7 +173,7 @@ pub(crate) fn findings(server: &Server, settings: &Settings) -> Vec<Finding> {
         Some(durability(server)),
         replication(server),
         galera(server),
-        Some(clock(server)),
+        Some(Finding::clock(server.ahead)),
         log_of_statements(server),
         batches(server),
         Some(network(settings)),
@@ -186,26 +185,22 @@ pub(crate) fn findings(server: &Server, settings: &Settings) -> Vec<Finding> {
 pub(crate) fn tables_finding(names: i64, tickets: i64, free_bytes: i64) -> Finding {
     let megabytes = free_bytes / (1 << 20);
     if megabytes < BLOATED {
-        return finding(Level::Good, "tables", format!("{names} names and {tickets} claims"));
+        return Finding::good("tables", format!("{names} names and {tickets} claims"));
     }
     let says = format!(
         "{names} names and {tickets} claims, and {megabytes} MB of empty space. A transaction that stayed open for long keeps \
          the server from cleaning up: SHOW ENGINE INNODB STATUS; then OPTIMIZE TABLE"
     );
-    finding(Level::Warning, "tables", says)
-}
-
-fn finding(level: Level, what: &str, says: impl Into<String>) -> Finding {
-    Finding { level, what: what.to_owned(), says: says.into() }
+    Finding::warning("tables", says)
 }
 
 fn version_finding(server: &Server) -> Finding {
     let Server { dialect, version_text, .. } = server;
     match dialect {
-        Dialect::MariaDb => finding(Level::Good, "version", format!("{dialect} {version_text}")),
+        Dialect::MariaDb => Finding::good("version", format!("{dialect} {version_text}")),
         Dialect::MySql => {
             let says = format!("{dialect} {version_text}: should work, but only MariaDB is tested");
-            finding(Level::Warning, "version", says)
+            Finding::warning("version", says)
         }
     }
 }
@@ -213,87 +208,68 @@ fn version_finding(server: &Server) -> Finding {
 fn durability(server: &Server) -> Finding {
     let what = "durability";
     match server.variable("innodb_flush_log_at_trx_commit") {
-        Some("0") => finding(
-            Level::Bad,
+        Some("0") => Finding::bad(
             what,
             "innodb_flush_log_at_trx_commit is 0: a server that is killed forgets the last second, and who held what then. \
              Set it to 1",
         ),
-        Some("2") => finding(
-            Level::Warning,
+        Some("2") => Finding::warning(
             what,
             "innodb_flush_log_at_trx_commit is 2: a killed server forgets nothing, but a power cut takes the last second with \
              it. Set it to 1 where that matters",
         ),
-        _ if server.is_on("log_bin") && server.variable("sync_binlog") == Some("0") => finding(
-            Level::Warning,
+        _ if server.is_on("log_bin") && server.variable("sync_binlog") == Some("0") => Finding::warning(
             what,
             "every commit is flushed, but the binary log is not (sync_binlog = 0): after a power cut the last commits may be \
              undone. Set sync_binlog = 1 where that matters",
         ),
-        _ => finding(Level::Good, what, "every commit is flushed to disk"),
+        _ => Finding::good(what, "every commit is flushed to disk"),
     }
 }
 
 fn replication(server: &Server) -> Option<Finding> {
     let what = "replication";
     if !server.is_on("log_bin") {
-        return Some(finding(Level::Good, what, "no binary log, so nobody follows"));
+        return Some(Finding::good(what, "no binary log, so nobody follows"));
     }
     if server.is_on("rpl_semi_sync_master_enabled") || server.is_on("rpl_semi_sync_source_enabled") {
-        return Some(finding(Level::Good, what, "semi-synchronous: a commit is on a replica before it is answered"));
+        return Some(Finding::good(what, "semi-synchronous: a commit is on a replica before it is answered"));
     }
     let says = "asynchronous, if anybody follows: a replica that is promoted may lack the last commits, and grant again what is \
                 held. Semi-synchronous replication makes that rare; a token checked where it matters makes it harmless";
-    Some(finding(Level::Warning, what, says))
+    Some(Finding::warning(what, says))
 }
 
 fn galera(server: &Server) -> Option<Finding> {
     let says = "a Galera cluster. Row locks end at the node: two nodes may let two claims in, and then one commit fails and is \
                 asked for again, so exclusion holds, but contended names are slow. Let all clients use one node at a time";
-    server.is_on("wsrep_on").then(|| finding(Level::Warning, "cluster", says))
-}
-
-fn clock(server: &Server) -> Finding {
-    let off = Duration::from_micros(server.ahead.unsigned_abs());
-    if off < MUCH {
-        return finding(Level::Good, "clock", format!("within {} s of this host's", off.as_secs() + 1));
-    }
-    let side = if server.ahead < 0 { "behind" } else { "ahead of" };
-    let says = format!(
-        "{} s {side} this host's. Nobody compares them, but tokens begin with the server's: keep the clocks of all servers right \
-         (NTP), or tokens may go back when another one takes over",
-        off.as_secs()
-    );
-    finding(Level::Warning, "clock", says)
+    server.is_on("wsrep_on").then(|| Finding::warning("cluster", says))
 }
 
 fn log_of_statements(server: &Server) -> Option<Finding> {
     let says = "binlog_format is STATEMENT, with which names that are neighbours wait for each other now and then. Set MIXED or ROW";
-    server.logs_statements().then(|| finding(Level::Warning, "binary log", says))
+    server.logs_statements().then(|| Finding::warning("binary log", says))
 }
 
 fn batches(server: &Server) -> Option<Finding> {
     let says = "innodb_rollback_on_timeout is on, so that what waits together cannot be committed together: many locks at once \
                 are slower";
-    server.forgets_batches().then(|| finding(Level::Warning, "timeouts", says))
+    server.forgets_batches().then(|| Finding::warning("timeouts", says))
 }
 
 fn network(settings: &Settings) -> Finding {
     let what = "network";
     if settings.tls.is_some() {
-        finding(Level::Good, what, "encrypted")
-    } else if settings.is_on_this_host() {
-        finding(Level::Good, what, "this host only")
+        Finding::good(what, "encrypted")
+    } else if settings.address.is_this_host() {
+        Finding::good(what, "this host only")
     } else {
         let says = "not encrypted: whoever reads along learns the secrets of claims, and can end them; whoever answers in the server's \
                     place learns the password. Write tls=yes, or use a network you trust";
-        finding(Level::Warning, what, says)
+        Finding::warning(what, says)
     }
 }
 
-/// Clocks that are off by less are nobody's trouble.
-const MUCH: Duration = Duration::from_secs(10);
 /// Megabytes of empty space.
 const BLOATED: i64 = 256;
 

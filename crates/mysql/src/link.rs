@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Row};
-use tenure_core::lease::{Failure, Listener};
+use tenure_core::lease::{Failure, Listener, pause_after};
 use tenure_core::{Clock, HalfMade, Instant};
 use tokio::runtime::{self, Handle, RuntimeFlavor};
 
@@ -378,14 +378,6 @@ pub(crate) async fn read_all(conn: &mut Conn, text: &str) -> mysql_async::Result
     }
     results.drop_result().await?; // an error that came after the first result waits here, and a commit's is one
     Ok(sets)
-}
-
-/// A random while, growing with every failure: up to 20 ms after the first, never more than a second.
-fn pause_after(failures: u32) -> Duration {
-    let longest = Duration::from_millis(10).saturating_mul(1 << failures.min(7)).min(Duration::from_secs(1));
-    let mut bytes = [0; 4];
-    getrandom::fill(&mut bytes).expect("the kernel has random numbers");
-    longest.mul_f64(f64::from(u32::from_le_bytes(bytes)) / f64::from(u32::MAX))
 }
 
 #[cfg(test)]

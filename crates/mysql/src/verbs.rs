@@ -3,7 +3,6 @@
 //! Nothing but numbers and hexadecimal digits ever goes into a statement: what a name or a note says cannot matter.
 
 use std::fmt::Write as _;
-use std::num::NonZeroU32;
 use std::time::Duration;
 
 use mysql_async::{Row, Value};
@@ -29,7 +28,7 @@ pub(crate) fn ask(prefix: &str, client: ClientKey, asking: &Asking, alive: Durat
         u8::from(alone),
         hex(claim.name.as_str().as_bytes()),
         hex(claim.id.as_bytes()),
-        kind_number(claim.kind),
+        claim.kind.number(),
         micros(claim.ttl),
         micros(claim.handover_ttl),
         micros(claim.lock_delay),
@@ -76,7 +75,7 @@ impl AtOnce {
         let (mode, take, permits) = mode_numbers(claim.mode);
         let values = vec![
             (micros(claim.ttl) + micros(claim.lock_delay)).into(),
-            kind_number(claim.kind).into(),
+            claim.kind.number().into(),
             permits.into(),
             take.into(),
             claim.id.as_bytes().into(),
@@ -124,7 +123,9 @@ pub(crate) fn asked(sets: &Rows) -> Result<Vec<Answered>, Nonsense> {
             "queued" => Asked::Queued { first: one == Some(1), change_in: span(other) },
             "busy" => Asked::Busy,
             "locked" => Asked::Locked,
-            "mismatch" => Asked::Mismatch { kind: kind(one).ok_or(Nonsense)?, of: other.ok_or(Nonsense)? as u32 },
+            "mismatch" => {
+                Asked::Mismatch { kind: one.and_then(Kind::numbered).ok_or(Nonsense)?, of: other.ok_or(Nonsense)? as u32 }
+            }
             "ended" => Asked::Ended,
             _ => return Err(Nonsense),
         };
@@ -319,7 +320,7 @@ pub(crate) fn viewed(sets: &Rows) -> Read<Vec<View>> {
         }
         let Some(view) = views.last_mut() else { return Err(Nonsense) };
         if id(row, 2).is_some() {
-            view.kind = kind(number(row, 1));
+            view.kind = number(row, 1).and_then(Kind::numbered);
             add(view, row, now)?;
         }
     }
@@ -333,7 +334,8 @@ fn add(view: &mut View, row: &Row, now: i64) -> Result<(), Nonsense> {
         return Ok(());
     }
     let claim = id(row, 2).ok_or(Nonsense)?.fingerprint();
-    let mode = mode(number(row, 5), number(row, 6), number(row, 7)).ok_or(Nonsense)?;
+    let [mode, take, permits] = [5, 6, 7].map(|column| number(row, column).unwrap_or(-1));
+    let mode = Mode::numbered(mode, take, permits).ok_or(Nonsense)?;
     let note = Note::new(text(row, 8)).unwrap_or_else(|_| Note::none());
     let origin = Origin { host: text(row, 9).into(), pid: number(row, 10).unwrap_or(0) as u32 };
     let age = span(Some(now - number(row, 11).ok_or(Nonsense)?)).ok_or(Nonsense)?;
@@ -462,29 +464,11 @@ fn ask_of(row: &Row, column: usize) -> Ask {
     Ask { reason, by }
 }
 
-fn kind_number(kind: Kind) -> usize {
-    Kind::ALL.iter().position(|known| *known == kind).unwrap_or(Kind::ALL.len())
-}
-
-fn kind(number: Option<i64>) -> Option<Kind> {
-    Kind::ALL.get(usize::try_from(number?).ok()?).copied()
-}
-
 /// Mode, how many it takes, and of how many: an exclusive one takes none and a shared one takes one, of any number.
 fn mode_numbers(mode: Mode) -> (u8, u32, u32) {
     match mode {
         Mode::Exclusive => (0, 0, 0),
         Mode::Shared => (1, 1, 0),
         Mode::Permits { take, of } => (2, take.get(), of.get()),
-    }
-}
-
-fn mode(mode: Option<i64>, take: Option<i64>, permits: Option<i64>) -> Option<Mode> {
-    let count = |number: Option<i64>| NonZeroU32::new(u32::try_from(number?).ok()?);
-    match mode? {
-        0 => Some(Mode::Exclusive),
-        1 => Some(Mode::Shared),
-        2 => Some(Mode::Permits { take: count(take)?, of: count(permits)? }),
-        _ => None,
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure_core::{Address, Error, ErrorKind, Result, Secret, StoreUrl, Tls, bad_value};
+use tenure_core::{Address, Result, Secret, StoreUrl, Tls, bad_url, bad_value, check_limits};
 
 use crate::schema::Layout;
 
@@ -117,7 +117,7 @@ impl Settings {
     pub fn from_url(url: &StoreUrl) -> Result<Settings> {
         if !SCHEMES.contains(&url.scheme()) {
             let what = format!("the PostgreSQL store has no scheme {:?}", url.scheme());
-            return Err(bad(what).with_hint(format!("It is one of {}", SCHEMES.join(", "))));
+            return Err(bad_url(what).with_hint(format!("It is one of {}", SCHEMES.join(", "))));
         }
         let mut encrypted = false;
         url.allow_parameters(PARAMETERS)?;
@@ -145,13 +145,7 @@ impl Settings {
             Some("session") => Liveness::Session,
             Some(other) => return Err(bad_value("liveness", other, "lease or session")),
         };
-        for (name, field) in [
-            ("connect_limit", &mut settings.connect_limit),
-            ("answer_limit", &mut settings.answer_limit),
-            ("patience", &mut settings.patience),
-        ] {
-            url.read_duration(name, field)?;
-        }
+        url.read_limits(&mut settings.connect_limit, &mut settings.answer_limit, &mut settings.patience)?;
         url.read_yes_no("strict", &mut settings.strict)?;
         url.read_yes_no("insecure_login", &mut settings.insecure_login)?;
         url.read_yes_no("assume_direct", &mut settings.assume_direct)?;
@@ -165,21 +159,10 @@ impl Settings {
 
     /// Whether the values are within their limits, wherever they come from.
     pub(crate) fn check(&self) -> Result<Layout> {
-        for (name, value, least, most) in [
-            ("connect_limit", self.connect_limit, MILLISECOND, HOUR),
-            ("answer_limit", self.answer_limit, MILLISECOND, HOUR),
-            ("patience", self.patience, Duration::ZERO, 24 * HOUR),
-        ] {
-            if value < least || value > most {
-                return Err(bad_value(name, &format!("{value:?}"), &format!("from {least:?} to {most:?}")));
-            }
-        }
-        if let Some(tls) = &self.tls {
-            tls.check()?;
-            tenure_tls::check_name(tls)?;
-        }
+        check_limits(self.connect_limit, self.answer_limit, self.patience)?;
+        tenure_tls::check(self.tls.as_ref())?;
         if self.servers.is_empty() {
-            return Err(bad("there is no server to connect to"));
+            return Err(bad_url("there is no server to connect to"));
         }
         Layout::new(&self.schema, &self.prefix)
     }
@@ -194,7 +177,7 @@ impl Settings {
 
     /// Whether a connection to this server may give the password only where that shows it to nobody.
     pub(crate) fn is_scram_only(&self, address: &Address) -> bool {
-        self.tls.is_none() && self.password.is_some() && !self.insecure_login && !is_here(&address.host)
+        self.tls.is_none() && self.password.is_some() && !self.insecure_login && !address.is_this_host()
     }
 
     /// How the driver reaches a server. Nothing is sent at startup that a pooler might not know.
@@ -218,11 +201,6 @@ impl Settings {
     }
 }
 
-/// Whether it is this host.
-pub(crate) fn is_here(host: &str) -> bool {
-    host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
-}
-
 fn url_has_tls_files(url: &StoreUrl) -> bool {
     Tls::PARAMETERS.iter().any(|name| url.parameter(name).is_some())
 }
@@ -231,19 +209,13 @@ fn url_has_tls_files(url: &StoreUrl) -> bool {
 fn database(url: &StoreUrl) -> Result<Option<String>> {
     let path = url.path().strip_prefix('/').unwrap_or(url.path());
     if path.contains('/') || path.chars().any(char::is_control) {
-        return Err(bad("the path of a postgres: URL is the name of a database")
+        return Err(bad_url("the path of a postgres: URL is the name of a database")
             .with_hint("Such as /app. If a slash belongs to a password or a name, write it as %2F"));
     }
     Ok((!path.is_empty()).then(|| path.to_owned()))
 }
 
-fn bad(what: impl Into<String>) -> Error {
-    Error::new(ErrorKind::BadUrl, what)
-}
-
 const PORT: u16 = 5432;
-const MILLISECOND: Duration = Duration::from_millis(1);
-const HOUR: Duration = Duration::from_secs(3_600);
 const KEEPALIVE: Duration = Duration::from_secs(5);
 
 #[cfg(test)]

@@ -6,12 +6,14 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use tenure_core::backend::{Abilities, BoxFuture, Fencing, Finding, Liveness, Reach, Waiting};
+use tenure_core::backend::{Abilities, Fencing, Finding, Liveness, Reach, Waiting, async_trait};
 use tenure_core::lease::{
     ALIVE, Answer, Asked, Asking, Desk, Ended, Ending, Failure, Fate, Limits, Listener, Looked, Renewed, Said,
 };
 use tenure_core::record::ClientKey;
-use tenure_core::{Ask, Claim, ClaimId, Error, ErrorKind, Instant, Kind, LockName, MIN_TTL, Result, Token, Versioned, View};
+use tenure_core::{
+    Ask, Claim, ClaimId, Error, ErrorKind, Instant, Kind, LockName, MIN_TTL, Result, Token, Versioned, View, random,
+};
 use tokio::runtime::Handle;
 use tokio_postgres::Row;
 
@@ -119,11 +121,7 @@ impl Shared {
 impl PostgresDesk {
     pub(crate) fn new(settings: Settings) -> Result<Self> {
         let layout = settings.check()?;
-        let mut bytes = [0; 8];
-        getrandom::fill(&mut bytes)
-            .map_err(|error| Error::new(ErrorKind::Unavailable, "the kernel gave no random numbers").with_source(error))?;
-        let me = ClientKey::from_le_bytes(bytes);
-        let notify_key = NotifyKey::draw()?;
+        let (me, notify_key) = (ClientKey::from_le_bytes(random()), NotifyKey::draw());
         Ok(PostgresDesk { settings: Arc::new(settings), layout, me, notify_key, shared: OnceLock::new() })
     }
 
@@ -146,6 +144,7 @@ impl Drop for UntilAnswered<'_> {
     }
 }
 
+#[async_trait]
 impl Desk for PostgresDesk {
     fn abilities(&self) -> Abilities {
         ABILITIES
@@ -180,148 +179,110 @@ impl Desk for PostgresDesk {
         let _ = self.shared.set(Arc::new(shared));
     }
 
-    fn ask<'a>(&'a self, asks: &'a [Asking]) -> BoxFuture<'a, Answer<Vec<Asked>>> {
-        Box::pin(async move {
-            let shared = self.shared();
-            // Whoever is let in must be able to renew, though others take every connection that is left.
-            shared.keep.live().await?;
-            let key = shared.heard_with();
-            let request = shared.verbs.ask(self.me, key, ALIVE, asks);
-            let said = shared.ask(request, "asking for a lock", |rows| verbs::asked(rows, asks.len())).await?;
-            let waits = said.value.iter().any(|(asked, _)| matches!(asked, Asked::Queued { .. }));
-            if waits && key.is_none() && shared.ear.listens() {
-                shared.tell_that_we_listen(); // the ear was made meanwhile, and our ask said that we have none
-            }
-            Ok(Said { now: said.now, value: said.value.into_iter().map(|(asked, _)| asked).collect() })
-        })
+    async fn ask(&self, asks: &[Asking]) -> Answer<Vec<Asked>> {
+        let shared = self.shared();
+        // Whoever is let in must be able to renew, though others take every connection that is left.
+        shared.keep.live().await?;
+        let key = shared.heard_with();
+        let request = shared.verbs.ask(self.me, key, ALIVE, asks);
+        let said = shared.ask(request, "asking for a lock", |rows| verbs::asked(rows, asks.len())).await?;
+        let waits = said.value.iter().any(|(asked, _)| matches!(asked, Asked::Queued { .. }));
+        if waits && key.is_none() && shared.ear.listens() {
+            shared.tell_that_we_listen(); // the ear was made meanwhile, and our ask said that we have none
+        }
+        Ok(Said { now: said.now, value: said.value.into_iter().map(|(asked, _)| asked).collect() })
     }
 
-    fn end<'a>(&'a self, ends: &'a [Ending]) -> BoxFuture<'a, Answer<Vec<Ended>>> {
-        Box::pin(async move {
-            let shared = self.shared();
-            let live = match shared.asks.at_hand() {
-                Some(live) => live,
-                None => shared.keep.live().await?,
-            };
-            let request = shared.verbs.end(ends);
-            let said = shared.on(&live, request, "letting go of a lock", |rows| verbs::ended(rows, ends.len())).await?;
-            Ok(Said { now: said.now, value: said.value.into_iter().map(|(ended, _)| ended).collect() })
-        })
+    async fn end(&self, ends: &[Ending]) -> Answer<Vec<Ended>> {
+        let shared = self.shared();
+        let live = match shared.asks.at_hand() {
+            Some(live) => live,
+            None => shared.keep.live().await?,
+        };
+        let request = shared.verbs.end(ends);
+        let said = shared.on(&live, request, "letting go of a lock", |rows| verbs::ended(rows, ends.len())).await?;
+        Ok(Said { now: said.now, value: said.value.into_iter().map(|(ended, _)| ended).collect() })
     }
 
-    fn renew<'a>(&'a self, claims: &'a [Claim]) -> BoxFuture<'a, Answer<Vec<Renewed>>> {
-        Box::pin(async move {
-            let shared = self.shared();
-            let live = shared.keep.live().await?;
-            let mut guard = UntilAnswered { live: Some(&live), since: Instant::NEVER }; // whatever else it answers
-            let request = shared.verbs.renew(claims.iter().map(|claim| (&claim.name, claim.id)));
-            let answer = shared.on(&live, request, "renewing locks", |rows| verbs::renewed(rows, claims.len())).await;
-            guard.live = None;
-            answer
-        })
+    async fn renew(&self, claims: &[Claim]) -> Answer<Vec<Renewed>> {
+        let shared = self.shared();
+        let live = shared.keep.live().await?;
+        let mut guard = UntilAnswered { live: Some(&live), since: Instant::NEVER }; // whatever else it answers
+        let request = shared.verbs.renew(claims.iter().map(|claim| (&claim.name, claim.id)));
+        let answer = shared.on(&live, request, "renewing locks", |rows| verbs::renewed(rows, claims.len())).await;
+        guard.live = None;
+        answer
     }
 
-    fn touch<'a>(&'a self, beat: bool, waiters: &'a [(LockName, ClaimId)]) -> BoxFuture<'a, Answer<Looked>> {
-        Box::pin(async move {
-            let shared = self.shared();
-            let live = match shared.ear() {
-                Some(live) => live,
-                None => shared.asks.live().await?,
-            };
-            let mut guard = UntilAnswered { live: Some(&live), since: Instant::now() };
-            let claims = waiters.iter().map(|(name, id)| (name, *id));
-            let request = shared.verbs.touch(self.me, beat, shared.heard_with(), ALIVE, claims);
-            let parse = |rows: &[Row]| verbs::touched(rows, waiters.len());
-            let answer = shared.on(&live, request, "looking after waiters", parse).await;
-            guard.live = None;
-            answer
-        })
+    async fn touch(&self, beat: bool, waiters: &[(LockName, ClaimId)]) -> Answer<Looked> {
+        let shared = self.shared();
+        let live = match shared.ear() {
+            Some(live) => live,
+            None => shared.asks.live().await?,
+        };
+        let mut guard = UntilAnswered { live: Some(&live), since: Instant::now() };
+        let claims = waiters.iter().map(|(name, id)| (name, *id));
+        let request = shared.verbs.touch(self.me, beat, shared.heard_with(), ALIVE, claims);
+        let parse = |rows: &[Row]| verbs::touched(rows, waiters.len());
+        let answer = shared.on(&live, request, "looking after waiters", parse).await;
+        guard.live = None;
+        answer
     }
 
-    fn downgrade<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Answer<bool>> {
-        Box::pin(async move {
-            let shared = self.shared();
-            let request = shared.verbs.downgrade(&claim.name, claim.id);
-            let Said { now, value } = shared.ask(request, "downgrading a lock", verbs::counted).await?;
-            Ok(Said { now, value: value > 0 })
-        })
+    async fn downgrade(&self, claim: &Claim) -> Answer<bool> {
+        let shared = self.shared();
+        let request = shared.verbs.downgrade(&claim.name, claim.id);
+        let Said { now, value } = shared.ask(request, "downgrading a lock", verbs::counted).await?;
+        Ok(Said { now, value: value > 0 })
     }
 
-    fn view<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Answer<View>> {
-        Box::pin(async move {
-            let shared = self.shared();
-            let viewed = |rows: &[Row]| verbs::viewed_alone(rows, name);
-            shared.ask(shared.verbs.view(name), "looking at a lock", viewed).await
-        })
+    async fn view(&self, name: &LockName) -> Answer<View> {
+        let shared = self.shared();
+        let viewed = |rows: &[Row]| verbs::viewed_alone(rows, name);
+        shared.ask(shared.verbs.view(name), "looking at a lock", viewed).await
     }
 
-    fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a LockName>, limit: usize) -> BoxFuture<'a, Answer<Vec<View>>> {
-        Box::pin(async move {
-            let shared = self.shared();
-            shared.ask(shared.verbs.list(prefix, after, limit), "listing locks", verbs::viewed).await
-        })
+    async fn list(&self, prefix: &str, after: Option<&LockName>, limit: usize) -> Answer<Vec<View>> {
+        let shared = self.shared();
+        shared.ask(shared.verbs.list(prefix, after, limit), "listing locks", verbs::viewed).await
     }
 
-    fn request<'a>(&'a self, name: &'a LockName, ask: &'a Ask) -> BoxFuture<'a, Answer<usize>> {
-        Box::pin(async move {
-            let shared = self.shared();
-            shared.ask(shared.verbs.request(name, ask), "asking holders to let go", verbs::counted).await
-        })
+    async fn request(&self, name: &LockName, ask: &Ask) -> Answer<usize> {
+        let shared = self.shared();
+        shared.ask(shared.verbs.request(name, ask), "asking holders to let go", verbs::counted).await
     }
 
-    fn break_holds<'a>(&'a self, name: &'a LockName, only: Option<Token>) -> BoxFuture<'a, Answer<usize>> {
-        Box::pin(async move {
-            let shared = self.shared();
-            shared.ask(shared.verbs.break_holds(name, only), "breaking a lock", verbs::counted).await
-        })
+    async fn break_holds(&self, name: &LockName, only: Option<Token>) -> Answer<usize> {
+        let shared = self.shared();
+        shared.ask(shared.verbs.break_holds(name, only), "breaking a lock", verbs::counted).await
     }
 
-    fn cell_get<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Answer<Versioned>> {
-        Box::pin(async move {
-            let shared = self.shared();
-            shared.ask(shared.verbs.cell_get(name), "reading a cell", verbs::cell).await
-        })
+    async fn cell_get(&self, name: &LockName) -> Answer<Versioned> {
+        let shared = self.shared();
+        shared.ask(shared.verbs.cell_get(name), "reading a cell", verbs::cell).await
     }
 
-    fn cell_set<'a>(
-        &'a self,
-        name: &'a LockName,
-        expected: u64,
-        value: Option<&'a [u8]>,
-    ) -> BoxFuture<'a, Answer<Option<u64>>> {
-        Box::pin(async move {
-            let shared = self.shared();
-            shared.ask(shared.verbs.cell_set(name, expected, value), "writing a cell", verbs::cell_written).await
-        })
+    async fn cell_set(&self, name: &LockName, expected: u64, value: Option<&[u8]>) -> Answer<Option<u64>> {
+        let shared = self.shared();
+        shared.ask(shared.verbs.cell_set(name, expected, value), "writing a cell", verbs::cell_written).await
     }
 
-    fn tidy_after<'a>(
-        &'a self,
-        after: Option<&'a LockName>,
-        limit: usize,
-        quiet: Duration,
-    ) -> BoxFuture<'a, Answer<Option<LockName>>> {
-        Box::pin(async move {
-            let shared = self.shared();
-            shared.ask(shared.verbs.tidy_after(after, limit, quiet), "tidying up", verbs::tidied).await
-        })
+    async fn tidy_after(&self, after: Option<&LockName>, limit: usize, quiet: Duration) -> Answer<Option<LockName>> {
+        let shared = self.shared();
+        shared.ask(shared.verbs.tidy_after(after, limit, quiet), "tidying up", verbs::tidied).await
     }
 
-    fn leave(&self) -> BoxFuture<'_, Answer<()>> {
-        Box::pin(async move {
-            let shared = self.shared();
-            shared.ask(shared.verbs.leave(self.me), "leaving", verbs::done).await
-        })
+    async fn leave(&self) -> Answer<()> {
+        let shared = self.shared();
+        shared.ask(shared.verbs.leave(self.me), "leaving", verbs::done).await
     }
 
-    fn probe(&self) -> BoxFuture<'_, Answer<()>> {
-        Box::pin(async move {
-            let shared = self.shared();
-            shared.ask(shared.verbs.probe(), "probing", |_| Ok(Said { now: 0, value: () })).await
-        })
+    async fn probe(&self) -> Answer<()> {
+        let shared = self.shared();
+        shared.ask(shared.verbs.probe(), "probing", |_| Ok(Said { now: 0, value: () })).await
     }
 
-    fn examine(&self) -> BoxFuture<'_, Result<Vec<Finding>>> {
-        Box::pin(self.shared().examine())
+    async fn examine(&self) -> Result<Vec<Finding>> {
+        self.shared().examine().await
     }
 }

@@ -20,15 +20,16 @@ use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use tenure_core::lease::{Asked, Asking, Ended, Ending, Message, Renewed, Touched};
 use tenure_core::record::{Admission, ClientKey, Moment, Record, Stage, Touched as Stands, Wake};
-use tenure_core::{Ask, Claim, ClaimId, Instant, Kind, LockName, Note, Origin, Token, View};
+use tenure_core::{Ask, Claim, ClaimId, Instant, Kind, LockName, Note, Origin, Token, View, random};
+use tenure_testkit::histories::{CLIENTS, NAMES, Shape, Who, ends, histories, left, moment, waits};
 use tenure_testkit::servers::postgres::Postgres;
 use tenure_testkit::until_all_are_seen;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 use tokio_postgres::{AsyncMessage, Client, NoTls, Row};
 
-use self::histories::{CLIENTS, NAMES, Shape, Step, Who, histories};
-use self::tickets::{ends, left, left_with_delay, room, set_alive, standing, waits};
+use self::histories::{Step, step};
+use self::tickets::{left_with_delay, room, set_alive, standing};
 use crate::schema::Layout;
 use crate::seal::NotifyKey;
 use crate::verbs::{self, Request, Verbs};
@@ -47,7 +48,7 @@ fn every_answer_is_the_records() {
     until_all_are_seen(EVERYTHING, |seen| {
         let seen = RefCell::new(seen);
         let mut runner = TestRunner::new(config.clone()); // it counts its cases for as long as it lives
-        let outcome = runner.run(&histories(), |(shapes, steps)| {
+        let outcome = runner.run(&histories(step()), |(shapes, steps)| {
             let mut pair = Pair::new(shapes);
             for step in &steps {
                 pair.run(step)?;
@@ -134,7 +135,7 @@ impl Pair {
         let claims = shapes.iter().map(|shape| claim(shape, &names)).collect();
         Pair {
             verbs: Verbs::new(&layout),
-            notify_key: NotifyKey::draw().expect("the kernel has random numbers"),
+            notify_key: NotifyKey::draw(),
             layout,
             server,
             inboxes,
@@ -635,12 +636,6 @@ async fn open() -> (Client, mpsc::UnboundedReceiver<(String, String)>) {
     (client, inbox)
 }
 
-fn random<const N: usize>() -> [u8; N] {
-    let mut bytes = [0; N];
-    getrandom::fill(&mut bytes).expect("the kernel has random numbers");
-    bytes
-}
-
 fn note(text: &str) -> Note {
     Note::new(text).expect("it is a note")
 }
@@ -658,8 +653,4 @@ fn claim(shape: &Shape, names: &[LockName]) -> Claim {
         note: note("für alle"),
         origin: Origin { host: Arc::from("here"), pid: shape.client as u32 },
     }
-}
-
-fn moment(now: u64) -> Moment {
-    Moment { now: Instant::from_nanos(now * 1_000), wall_micros: now }
 }

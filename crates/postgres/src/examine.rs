@@ -7,7 +7,7 @@ use tenure_core::lease::Failure;
 use tenure_core::{Address, Clock, Error, ErrorKind, Result};
 use tokio_postgres::{Client, Row};
 
-use crate::config::{Settings, is_here};
+use crate::config::Settings;
 use crate::connect;
 use crate::desk::Shared;
 use crate::owner::{Owners, owners};
@@ -15,8 +15,6 @@ use crate::schema::{self, Layout, TABLES};
 
 /// The oldest version that has all that is used here.
 const OLDEST: i32 = 120_000;
-/// Clocks that are off by less are nobody's trouble.
-const MUCH: Duration = Duration::from_secs(10);
 /// A transaction that is open for longer keeps dead rows of the tables from being reused.
 const LONG: Duration = Duration::from_secs(600);
 /// So many dead rows make every verb slower.
@@ -109,8 +107,8 @@ impl Shared {
         let live = self.asks.live().await?;
         let server = live.server.clone();
         let mut findings = vec![
-            finding(Level::Good, "version", format!("PostgreSQL {}", server.version)),
-            clock(&server),
+            Finding::good("version", format!("PostgreSQL {}", server.version)),
+            Finding::clock(server.ahead),
             network(&self.settings),
         ];
         let row = |rows: Vec<Row>| rows.into_iter().next().ok_or_else(|| self.garbled("looking at the server").error);
@@ -164,10 +162,6 @@ pub(crate) fn forbid_bad(findings: &[Finding], settings: &Settings) -> std::resu
     }
 }
 
-fn finding(level: Level, what: &str, says: impl Into<String>) -> Finding {
-    Finding { level, what: what.to_owned(), says: says.into() }
-}
-
 const SETTINGS: &str = "SELECT current_setting('fsync'), current_setting('synchronous_commit'), \
                         current_setting('full_page_writes')";
 
@@ -175,24 +169,21 @@ fn durability(row: &Row) -> std::result::Result<Finding, tokio_postgres::Error> 
     let (fsync, commit, pages): (&str, &str, &str) = (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
     let what = "durability";
     Ok(match (fsync, commit) {
-        ("off", _) => finding(
-            Level::Bad,
+        ("off", _) => Finding::bad(
             what,
             "fsync is off: a crash of its machine may lose or corrupt the database, and forget who holds what. Turn it on",
         ),
-        (_, "off") => finding(
-            Level::Warning,
+        (_, "off") => Finding::warning(
             what,
             "synchronous_commit is off: a crash may forget grants of the last moments, and others get in while old holders \
              still trust their ttl. Turn it on for this user: ALTER ROLE … SET synchronous_commit = on",
         ),
-        _ if pages == "off" => finding(
-            Level::Warning,
+        _ if pages == "off" => Finding::warning(
             what,
             "full_page_writes is off: a power cut may tear a page, unless the file system prevents that",
         ),
         (_, commit) => {
-            finding(Level::Good, what, format!("a grant is on disk before it is answered (synchronous_commit = {commit})"))
+            Finding::good(what, format!("a grant is on disk before it is answered (synchronous_commit = {commit})"))
         }
     })
 }
@@ -203,16 +194,15 @@ fn replicas(row: &Row) -> std::result::Result<Finding, tokio_postgres::Error> {
     let (standbys, synchronous): (i64, &str) = (row.try_get(0)?, row.try_get(1)?);
     let what = "standbys";
     Ok(match (standbys, synchronous) {
-        (0, "") => finding(Level::Good, what, "none, and none are waited for"),
-        (many, "") => finding(
-            Level::Warning,
+        (0, "") => Finding::good(what, "none, and none are waited for"),
+        (many, "") => Finding::warning(
             what,
             format!(
                 "{many}; a grant does not wait for them, so a failover may forget one that was just made. Set \
                  synchronous_standby_names, or check tokens where it matters"
             ),
         ),
-        (many, names) => finding(Level::Good, what, format!("{many}; a grant counts when these have it: {names}")),
+        (many, names) => Finding::good(what, format!("{many}; a grant counts when these have it: {names}")),
     })
 }
 
@@ -238,28 +228,26 @@ fn tables_are(row: &Row, layout: &Layout) -> std::result::Result<Vec<Finding>, t
         (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?, row.try_get(3)?);
     let place = layout.full("*").replace('"', "");
     let mut findings = vec![if forbidden.is_empty() {
-        finding(Level::Good, "rights", format!("all that is needed, on {place}"))
+        Finding::good("rights", format!("all that is needed, on {place}"))
     } else {
         let grants = layout.grants("USER").join(" ");
-        finding(Level::Bad, "rights", format!("some are missing on {forbidden}. Grant them: {grants}"))
+        Finding::bad("rights", format!("some are missing on {forbidden}. Grant them: {grants}"))
     }];
     if !unlogged.is_empty() {
         let says = format!("{unlogged}: unlogged, so a crash empties it and everybody gets in. ALTER TABLE … SET LOGGED");
-        findings.push(finding(Level::Bad, "tables", says));
+        findings.push(Finding::bad("tables", says));
     }
     let open = Duration::from_secs(oldest.max(0) as u64);
     findings.push(match dead {
-        BLOATED.. => finding(
-            Level::Warning,
+        BLOATED.. => Finding::warning(
             "dead rows",
             format!("{dead}: every lock is slower for it. Is autovacuum on, and no transaction open for hours?"),
         ),
-        _ if open > LONG => finding(
-            Level::Warning,
+        _ if open > LONG => Finding::warning(
             "dead rows",
             format!("{dead}, and a transaction that has been open for {open:?} keeps them from being reused: end it"),
         ),
-        _ => finding(Level::Good, "dead rows", dead.to_string()),
+        _ => Finding::good("dead rows", dead.to_string()),
     });
     Ok(findings)
 }
@@ -267,48 +255,32 @@ fn tables_are(row: &Row, layout: &Layout) -> std::result::Result<Vec<Finding>, t
 fn whose(owners: &Owners) -> Finding {
     let Owners { all, strangers } = owners;
     if strangers.is_empty() {
-        return finding(
-            Level::Good,
+        return Finding::good(
             "owner",
             format!("{all}: has made the tables and functions, whose code runs with this user's rights"),
         );
     }
     let says =
         format!("{strangers} owns tables or functions, and can have anything run with this user's rights. Make them anew");
-    finding(Level::Bad, "owner", says)
+    Finding::bad("owner", says)
 }
 
 fn waiting(is_told: bool) -> Finding {
     if is_told {
-        finding(Level::Good, "waiting", "LISTEN and NOTIFY: whoever is let in is told")
+        Finding::good("waiting", "LISTEN and NOTIFY: whoever is let in is told")
     } else {
         let says = "messages do not arrive: a pooler in transaction mode seems to be in between. Waiters look by themselves, \
                     which costs statements; a direct connection, or session mode, is cheaper where many wait";
-        finding(Level::Warning, "waiting", says)
+        Finding::warning("waiting", says)
     }
-}
-
-fn clock(server: &Server) -> Finding {
-    let off = Duration::from_micros(server.ahead.unsigned_abs());
-    let side = if server.ahead < 0 { "behind" } else { "ahead of" };
-    if off < MUCH {
-        return finding(Level::Good, "clock", format!("within {} s of this host's", off.as_secs() + 1));
-    }
-    let says = format!(
-        "{} s {side} this host's. Nobody compares them, but tokens begin with the server's: keep the clocks of all servers \
-         right (NTP), or tokens may go back when another one takes over",
-        off.as_secs()
-    );
-    finding(Level::Warning, "clock", says)
 }
 
 fn network(settings: &Settings) -> Finding {
     let what = "network";
     match &settings.tls {
-        Some(_) => finding(Level::Good, what, "encrypted"),
-        None if settings.servers.iter().all(|server| is_here(&server.host)) => finding(Level::Good, what, "this host only"),
-        None => finding(
-            Level::Warning,
+        Some(_) => Finding::good(what, "encrypted"),
+        None if settings.servers.iter().all(Address::is_this_host) => Finding::good(what, "this host only"),
+        None => Finding::warning(
             what,
             "not encrypted: whoever listens learns the ids of claims, with which they can be ended. Use tls=yes, or a network you trust",
         ),

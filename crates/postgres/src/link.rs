@@ -25,7 +25,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::ready;
 use std::time::Duration;
 
-use tenure_core::lease::{Failure, Listener};
+use tenure_core::lease::{Failure, Listener, pause_after};
 use tenure_core::{Address, Clock, Error, ErrorKind, HalfMade, Instant};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::runtime::{self, Handle, RuntimeFlavor};
@@ -497,14 +497,6 @@ impl Pushes for Deaf {
 async fn lookup(address: &Address) -> std::io::Result<std::net::IpAddr> {
     let mut found = tokio::net::lookup_host((address.host.as_str(), address.port)).await?;
     found.next().map(|found| found.ip()).ok_or_else(|| std::io::ErrorKind::NotFound.into())
-}
-
-/// A random while, growing with every failure: up to 10 ms after the first, never more than a second.
-fn pause_after(failures: u32) -> Duration {
-    let longest = Duration::from_millis(10).saturating_mul(1 << failures.min(7)).min(Duration::from_secs(1));
-    let mut bytes = [0; 4];
-    getrandom::fill(&mut bytes).expect("the kernel has random numbers");
-    longest.mul_f64(f64::from(u32::from_le_bytes(bytes)) / f64::from(u32::MAX))
 }
 
 #[cfg(test)]

@@ -5,7 +5,6 @@
 //! hears a sealed message has the proof of one grant, which proves no other.
 
 use sha2::{Digest, Sha256};
-use tenure_core::{Error, ErrorKind, Result};
 
 /// How much of the digest is sent: so much nobody guesses, and what is left out keeps a seal from being extended.
 const SEAL_BYTES: usize = 16;
@@ -15,11 +14,8 @@ const SEAL_BYTES: usize = 16;
 pub(crate) struct NotifyKey([u8; 32]);
 
 impl NotifyKey {
-    pub(crate) fn draw() -> Result<Self> {
-        let mut key = [0; 32];
-        getrandom::fill(&mut key)
-            .map_err(|error| Error::new(ErrorKind::Unavailable, "the kernel gave no random numbers").with_source(error))?;
-        Ok(NotifyKey(key))
+    pub(crate) fn draw() -> Self {
+        NotifyKey(tenure_core::random())
     }
 
     pub(crate) fn as_bytes(&self) -> &[u8] {

@@ -5,7 +5,6 @@
 //! [`Record`](tenure_core::record::Record); the functions, in `sql/`, do the same.
 
 use std::error::Error as StdError;
-use std::num::NonZeroU32;
 use std::time::Duration;
 
 use bytes::{BufMut, BytesMut};
@@ -145,7 +144,7 @@ impl Verbs {
             .arg(micros(alive), Type::INT8)
             .arg(claims().map(|claim| claim.name.as_str()).collect::<Vec<_>>(), Type::TEXT_ARRAY)
             .arg(claims().map(|claim| Id(claim.id)).collect::<Vec<_>>(), Type::UUID_ARRAY)
-            .arg(claims().map(|claim| kind_code(claim.kind)).collect::<Vec<_>>(), Type::INT2_ARRAY)
+            .arg(claims().map(|claim| i16::from(claim.kind.number())).collect::<Vec<_>>(), Type::INT2_ARRAY)
             .arg(parts().map(|(mode, ..)| mode).collect::<Vec<_>>(), Type::INT2_ARRAY)
             .arg(parts().map(|(_, take, _)| take).collect::<Vec<_>>(), Type::INT8_ARRAY)
             .arg(parts().map(|(.., room)| room).collect::<Vec<_>>(), Type::INT8_ARRAY)
@@ -167,7 +166,7 @@ impl Verbs {
             .arg(micros(alive), Type::INT8)
             .arg(claim.name.as_str(), Type::TEXT)
             .arg(Id(claim.id), Type::UUID)
-            .arg(kind_code(claim.kind), Type::INT2)
+            .arg(i16::from(claim.kind.number()), Type::INT2)
             .arg(mode, Type::INT2)
             .arg(take, Type::INT8)
             .arg(room, Type::INT8)
@@ -420,7 +419,7 @@ pub(crate) fn viewed(rows: &[Row]) -> Parsed<Vec<View>> {
         }
         let view = views.last_mut().ok_or(Garbled)?;
         let claim = get::<Id>(row, 5)?.0.fingerprint();
-        let mode = mode(get(row, 6)?, get(row, 7)?, get(row, 8)?)?;
+        let mode = Mode::numbered(get::<i16>(row, 6)?.into(), get(row, 7)?, get(row, 8)?).ok_or(Garbled)?;
         let (host, pid): (&str, i64) = (get(row, 11)?, get(row, 10)?);
         let (note, origin) = (note(get(row, 12)?)?, Origin { host: host.into(), pid: pid as u32 });
         let age = length(get(row, 13)?);
@@ -593,22 +592,6 @@ fn parts(mode: Mode) -> (i16, i64, i64) {
     }
 }
 
-fn mode(number: i16, take: i64, room: i64) -> Result<Mode, Garbled> {
-    let count = |number: i64| u32::try_from(number).ok().and_then(NonZeroU32::new).ok_or(Garbled);
-    match number {
-        0 => Ok(Mode::Exclusive),
-        1 => Ok(Mode::Shared),
-        2 => Ok(Mode::Permits { take: count(take)?, of: count(room)? }),
-        _ => Err(Garbled),
-    }
-}
-
-const KINDS: [Kind; 5] = [Kind::Mutex, Kind::FairMutex, Kind::RwLock, Kind::Semaphore, Kind::Election];
-
-pub(crate) fn kind_code(kind: Kind) -> i16 {
-    KINDS.iter().position(|known| *known == kind).expect("every kind is there") as i16
-}
-
 pub(crate) fn kind(code: i16) -> Result<Kind, Garbled> {
-    usize::try_from(code).ok().and_then(|code| KINDS.get(code)).copied().ok_or(Garbled)
+    Kind::numbered(code.into()).ok_or(Garbled)
 }

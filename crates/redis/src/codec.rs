@@ -6,7 +6,6 @@
 //! a [`Garbled`] and never panics: the server belongs to everybody who may write to it.
 
 use std::fmt;
-use std::num::NonZeroU32;
 use std::time::Duration;
 
 use tenure_core::{Ask, Claim, ClaimId, Error, ErrorKind, Kind, Mode, Note, Origin, Token};
@@ -117,7 +116,7 @@ impl Message {
 pub(crate) fn encode_claim(claim: &Claim, inbox: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(96 + inbox.len() + claim.origin.host.len() + claim.note.as_str().len());
     let (mode, take, of) = mode_numbers(claim.mode);
-    out.extend_from_slice(&[kind_number(claim.kind), mode]);
+    out.extend_from_slice(&[claim.kind.number(), mode]);
     out.extend_from_slice(&take.to_le_bytes());
     out.extend_from_slice(&of.to_le_bytes());
     for duration in [claim.ttl, claim.handover_ttl, claim.lock_delay] {
@@ -145,24 +144,6 @@ pub(crate) fn mode_numbers(mode: Mode) -> (u8, u32, u32) {
         Mode::Shared => (1, 1, u32::MAX),
         Mode::Permits { take, of } => (2, take.get(), of.get()),
     }
-}
-
-/// The numbers are in people's servers: they never change, new kinds get new ones.
-fn kind_number(kind: Kind) -> u8 {
-    match kind {
-        Kind::Mutex => 0,
-        Kind::FairMutex => 1,
-        Kind::RwLock => 2,
-        Kind::Semaphore => 3,
-        Kind::Election => 4,
-        other => unreachable!("{other} is not among this store's kinds"),
-    }
-}
-
-/// The kind with this number.
-pub(crate) fn kind_of(number: u64) -> Result<Kind, Garbled> {
-    let kinds = [Kind::Mutex, Kind::FairMutex, Kind::RwLock, Kind::Semaphore, Kind::Election];
-    usize::try_from(number).ok().and_then(|number| kinds.get(number).copied()).ok_or(Garbled("a kind is unknown"))
 }
 
 /// A ticket as the scripts keep it. Times are microseconds of the server's clock.
@@ -201,14 +182,10 @@ pub(crate) fn decode_ticket(bytes: &[u8]) -> Result<Ticket, Garbled> {
         _ => return Err(Garbled("a ticket's stage is unknown")),
     };
     let (number, since, ends, token) = (input.whole()?, input.whole()?, input.whole()?, input.token()?);
-    let (kind, mode) = (kind_of(input.u8()?.into())?, input.u8()?);
-    let mut count = || input.array().map(|bytes| NonZeroU32::new(u32::from_le_bytes(bytes)));
-    let mode = match (mode, count()?, count()?) {
-        (0, ..) => Mode::Exclusive,
-        (1, ..) => Mode::Shared,
-        (2, Some(take), Some(of)) => Mode::Permits { take, of },
-        _ => return Err(Garbled("a ticket's mode is unknown")),
-    };
+    let kind = Kind::numbered(input.u8()?.into()).ok_or(Garbled("a kind is unknown"))?;
+    let mode = input.u8()?.into();
+    let mut count = || input.array().map(|bytes| u32::from_le_bytes(bytes).into());
+    let mode = Mode::numbered(mode, count()?, count()?).ok_or(Garbled("a ticket's mode is unknown"))?;
     let _durations: [u8; 24] = input.array()?;
     let inbox = u16::from_le_bytes(input.array()?);
     input.bytes(inbox.into())?;
@@ -262,6 +239,8 @@ fn text(bytes: &[u8]) -> Result<&str, Garbled> {
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroU32;
+
     use proptest::prelude::*;
     use tenure_core::LockName;
 

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
 use redis::{AsyncConnectionConfig, ConnectionAddr, IntoConnectionInfo, ProtocolVersion, RedisConnectionInfo};
-use tenure_core::{Address, Error, ErrorKind, Result, Secret, StoreUrl, Tls, bad_value};
+use tenure_core::{
+    Address, Error, MAX_TTL, MIN_TTL, Result, Secret, StoreUrl, Tls, bad_url, bad_value, check_duration, check_limits,
+};
 
 use crate::tls;
 
@@ -179,16 +181,10 @@ impl Settings {
         if let Some(text) = url.parameter("min_replicas") {
             settings.min_replicas = text.parse().map_err(|_| bad_value("min_replicas", text, "a whole number"))?;
         }
-        for (name, field) in [
-            ("replica_wait", &mut settings.replica_wait),
-            ("connect_limit", &mut settings.connect_limit),
-            ("answer_limit", &mut settings.answer_limit),
-            ("patience", &mut settings.patience),
-            ("node_limit", &mut settings.node_limit),
-            ("largest_ttl", &mut settings.largest_ttl),
-        ] {
-            url.read_duration(name, field)?;
-        }
+        url.read_limits(&mut settings.connect_limit, &mut settings.answer_limit, &mut settings.patience)?;
+        url.read_duration("replica_wait", &mut settings.replica_wait)?;
+        url.read_duration("node_limit", &mut settings.node_limit)?;
+        url.read_duration("largest_ttl", &mut settings.largest_ttl)?;
         url.read_yes_no("strict", &mut settings.strict)?;
         url.read_yes_no("nodelay", &mut settings.nodelay)?;
         url.read_yes_no("durable", &mut settings.durable)?;
@@ -207,23 +203,12 @@ impl Settings {
         if self.prefix.is_empty() || self.prefix.len() > 64 || !self.prefix.chars().all(plain) {
             return Err(bad_value("prefix", &self.prefix, "1 to 64 of letters, digits and _ . : / -"));
         }
-        for (name, value, least, most) in [
-            ("replica_wait", self.replica_wait, MILLISECOND, HOUR),
-            ("connect_limit", self.connect_limit, MILLISECOND, HOUR),
-            ("answer_limit", self.answer_limit, MILLISECOND, HOUR),
-            ("patience", self.patience, Duration::ZERO, 24 * HOUR),
-            ("node_limit", self.node_limit, MILLISECOND, Duration::from_secs(5)),
-            // A ttl is at least 100 ms and at most a day, so the largest one is too.
-            ("largest_ttl", self.largest_ttl, Duration::from_millis(100), 24 * HOUR),
-        ] {
-            if value < least || value > most {
-                return Err(bad_value(name, &format!("{value:?}"), &format!("from {least:?} to {most:?}")));
-            }
-        }
-        if let Some(tls) = &self.tls {
-            tls.check()?;
-            tenure_tls::check_name(tls)?;
-        }
+        check_limits(self.connect_limit, self.answer_limit, self.patience)?;
+        check_duration("replica_wait", self.replica_wait, Duration::from_millis(1), Duration::from_secs(3_600))?;
+        check_duration("node_limit", self.node_limit, Duration::from_millis(1), Duration::from_secs(5))?;
+        // A ttl is at least 100 ms and at most a day, so the largest one is too.
+        check_duration("largest_ttl", self.largest_ttl, MIN_TTL, MAX_TTL)?;
+        tenure_tls::check(self.tls.as_ref())?;
         if let Topology::Redlock(nodes) = &self.topology {
             check_nodes(nodes)?;
         }
@@ -309,7 +294,7 @@ impl Settings {
     }
 
     fn unusable(&self, error: redis::RedisError) -> Error {
-        bad("these settings cannot be used").with_store(self.describe()).with_source(error)
+        bad_url("these settings cannot be used").with_store(self.describe()).with_source(error)
     }
 }
 
@@ -350,7 +335,7 @@ impl Door {
             "rediss+redlock" => (Servers::Redlock, true),
             other => {
                 let what = format!("the Redis store has no scheme {other:?}");
-                return Err(bad(what).with_hint(format!("It is one of {}", SCHEMES.join(", "))));
+                return Err(bad_url(what).with_hint(format!("It is one of {}", SCHEMES.join(", "))));
             }
         };
         Ok(Door { kind, tls })
@@ -373,7 +358,7 @@ impl Door {
         Ok(match self.kind {
             Servers::Single if hosts.len() == 1 => Topology::Single(hosts.remove(0)),
             Servers::Single => {
-                return Err(bad(format!("{}: URLs name one server, not {}", url.scheme(), hosts.len())).with_hint(
+                return Err(bad_url(format!("{}: URLs name one server, not {}", url.scheme(), hosts.len())).with_hint(
                     "For several that belong together write redis+sentinel:// or redis+cluster://, for independent ones redlock://",
                 ));
             }
@@ -381,7 +366,7 @@ impl Door {
                 let service = url.path().split('/').nth(1).unwrap_or_default();
                 let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
                 if service.is_empty() || !service.chars().all(plain) {
-                    return Err(bad(format!("a {}: URL must say what the sentinels call the master", url.scheme()))
+                    return Err(bad_url(format!("a {}: URL must say what the sentinels call the master", url.scheme()))
                         .with_hint(
                             "As its path: redis+sentinel://host1,host2,host3/mymaster, or /mymaster/2 for database 2",
                         ));
@@ -403,10 +388,10 @@ impl Door {
         match (number, number.parse::<u32>()) {
             ("", _) => Ok(0),
             (_, Ok(0)) => Ok(0),
-            (_, Ok(_)) if self.kind == Servers::Cluster => Err(bad("a cluster has no database but 0")
+            (_, Ok(_)) if self.kind == Servers::Cluster => Err(bad_url("a cluster has no database but 0")
                 .with_hint("Leave the path away; use prefix=TEXT to keep programs apart")),
             (_, Ok(number)) if number <= LARGEST_DB => Ok(number),
-            _ => Err(bad(format!("the path of a {}: URL is the number of a database", url.scheme()))
+            _ => Err(bad_url(format!("the path of a {}: URL is the number of a database", url.scheme()))
                 .with_hint("Such as /0; leave it away for database 0")),
         }
     }
@@ -417,23 +402,19 @@ fn check_nodes(nodes: &[Address]) -> Result<()> {
     let hint = "Name 3, 5 or 7 independent servers, each once";
     if nodes.len() < 3 || nodes.len().is_multiple_of(2) {
         let what = format!("a Redlock needs an odd number of servers, 3 at least, not {}", nodes.len());
-        return Err(bad(what).with_hint(hint));
+        return Err(bad_url(what).with_hint(hint));
     }
     match nodes.iter().enumerate().find(|(place, node)| nodes[..*place].contains(node)) {
-        Some((_, node)) => Err(bad(format!("{node} is named twice in a Redlock and would have two votes")).with_hint(hint)),
+        Some((_, node)) => {
+            Err(bad_url(format!("{node} is named twice in a Redlock and would have two votes")).with_hint(hint))
+        }
         None => Ok(()),
     }
-}
-
-fn bad(what: impl Into<String>) -> Error {
-    Error::new(ErrorKind::BadUrl, what)
 }
 
 const REDIS_PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26379;
 const LARGEST_DB: u32 = i32::MAX as u32;
-const MILLISECOND: Duration = Duration::from_millis(1);
-const HOUR: Duration = Duration::from_secs(3_600);
 const KEEPALIVE: Duration = Duration::from_secs(5);
 
 #[cfg(test)]

@@ -39,13 +39,13 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
-use tenure_core::{Claim, ClaimId, Error, Grant, Instant, LockName, News, Token, margin};
+use tenure_core::{Claim, ClaimId, Error, Grant, Instant, LockName, News, Token, jitter, margin, random};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 
 use crate::codec::{Message, Secret};
 use crate::examine::Server;
-use crate::link::{Listener, jitter};
+use crate::link::Listener;
 use crate::verbs::Touched;
 use tenure_core::Address;
 
@@ -154,10 +154,8 @@ pub(crate) struct Due {
 
 impl Default for Ear {
     fn default() -> Self {
-        let mut key = [0; 32];
-        getrandom::fill(&mut key).expect("the kernel has random numbers");
         Ear {
-            key,
+            key: random(),
             waits: Mutex::default(),
             came: AtomicU64::new(0),
             phase: jitter(HEARTBEAT),
@@ -274,14 +272,14 @@ impl Ear {
     }
 
     /// A touch had no answer: try again after a while, unless that has gone on for longer than `patience`.
-    pub(crate) fn unheard(&self, id: ClaimId, again_in: Duration, patience: Duration, error: impl FnOnce() -> Error) {
+    pub(crate) fn unheard(&self, id: ClaimId, again_in: Duration, patience: Duration, error: &Error) {
         let now = Instant::now();
         let mut waits = self.waits();
         let Some(waiter) = waits.get_mut(&id) else { return };
         waiter.due = now + again_in;
         if now.since(waiter.heard) > patience {
             drop(waits);
-            self.tell(id, Verdict::Failed(error()));
+            self.tell(id, Verdict::Failed(error.clone()));
         }
     }
 

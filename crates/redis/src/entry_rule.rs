@@ -15,11 +15,12 @@ use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use redis::{Cmd, Connection, Value};
 use tenure_core::record::{Admission, ClientKey, Moment, Record, Stage, Ticket, Touched as Stands, Wake};
-use tenure_core::{Ask, Claim, ClaimId, Instant, Kind, LockName, Mode, Note, Origin, Token, View};
+use tenure_core::{Ask, Claim, ClaimId, Kind, LockName, Mode, Note, Origin, Token, View, random};
+use tenure_testkit::histories::{CLIENTS, NAMES, Shape, Who, change_in, ends, histories, left, moment, waits};
 use tenure_testkit::servers::redis::Redis;
 use tenure_testkit::until_all_are_seen;
 
-use self::histories::{CLIENTS, NAMES, Shape, Step, Who, histories};
+use self::histories::{Step, step};
 use crate::codec::{Message, Secret};
 use crate::schema::Layout;
 use crate::scripts;
@@ -39,7 +40,7 @@ fn every_answer_is_the_records() {
     until_all_are_seen(EVERYTHING, |seen| {
         let seen = RefCell::new(seen);
         let mut runner = TestRunner::new(config.clone()); // it counts its cases for as long as it lives
-        let outcome = runner.run(&histories(), |(shapes, steps)| {
+        let outcome = runner.run(&histories(step()), |(shapes, steps)| {
             let mut pair = Pair::new(shapes);
             for step in &steps {
                 pair.run(step)?;
@@ -520,12 +521,6 @@ impl Pair {
     }
 }
 
-fn random<const N: usize>() -> [u8; N] {
-    let mut bytes = [0; N];
-    getrandom::fill(&mut bytes).expect("the kernel has random numbers");
-    bytes
-}
-
 /// A waiter's secret: another one for each claim.
 fn secret(id: ClaimId) -> Secret {
     id.as_bytes().map(|byte| !byte)
@@ -550,33 +545,6 @@ fn claim(shape: &Shape, names: &[LockName]) -> Claim {
     }
 }
 
-fn moment(now: u64) -> Moment {
-    Moment { now: Instant::from_nanos(now * 1_000), wall_micros: now }
-}
-
-fn waits(ticket: &Ticket) -> bool {
-    matches!(ticket.stage, Stage::Waiting { .. })
-}
-
 fn holds_with_others(ticket: &Ticket) -> bool {
     !waits(ticket) && ticket.mode != Mode::Exclusive
-}
-
-fn ends(stage: &Stage) -> Instant {
-    match stage {
-        Stage::Waiting { alive_until } => *alive_until,
-        Stage::Held { expires, .. } | Stage::Closing { expires, .. } => *expires,
-    }
-}
-
-/// What is left of a holder's window: its ticket's, which need not be its claim's.
-fn left(record: &Record, id: ClaimId, at: Moment) -> Duration {
-    let ticket = record.line.iter().find(|ticket| ticket.id == id).expect("it was let in");
-    (ends(&ticket.stage) - ticket.lock_delay).since(at.now)
-}
-
-/// When time alone may let somebody in: the earliest end of a hold.
-fn change_in(record: &Record, at: Moment) -> Option<Duration> {
-    let holds = record.line.iter().filter(|ticket| !waits(ticket));
-    holds.map(|ticket| ends(&ticket.stage).since(at.now)).min()
 }

@@ -165,20 +165,16 @@ pub(crate) fn findings(server: &Server, settings: &Settings) -> Vec<Finding> {
     if !server.told {
         let says = "the user may not run INFO, so a restart of the server, its eviction policy and its persistence cannot be \
                     seen. Allow it: ACL SETUSER … +info";
-        return vec![finding(Level::Warning, "server", says), login(settings)];
+        return vec![Finding::warning("server", says), login(settings)];
     }
     let found = [
         version_finding(server),
         eviction(server),
         persistence(server, settings),
         replicas(server, settings),
-        clock(server),
+        server.ahead.map(Finding::clock),
     ];
     found.into_iter().flatten().chain([login(settings)]).collect()
-}
-
-fn finding(level: Level, what: &str, says: impl Into<String>) -> Finding {
-    Finding { level, what: what.to_owned(), says: says.into() }
 }
 
 fn version_finding(server: &Server) -> Option<Finding> {
@@ -195,7 +191,7 @@ fn version_finding(server: &Server) -> Option<Finding> {
         None => mended.last().is_some_and(|newest| found > *newest),
     };
     Some(if is_mended {
-        finding(Level::Good, "version", shown)
+        Finding::good("version", shown)
     } else {
         let least: Vec<String> = mended.iter().map(|(major, minor, patch)| format!("{major}.{minor}.{patch}")).collect();
         let says = format!(
@@ -203,7 +199,7 @@ fn version_finding(server: &Server) -> Option<Finding> {
              unless your distribution mended it. Mended are {}, and newer lines",
             least.join(", ")
         );
-        finding(Level::Warning, "version", says)
+        Finding::warning("version", says)
     })
 }
 
@@ -211,21 +207,17 @@ fn eviction(server: &Server) -> Option<Finding> {
     let what = "eviction";
     let policy = server.policy.as_deref()?;
     Some(match (server.maxmemory?, policy) {
-        (0, "noeviction") => finding(Level::Good, what, "none"),
-        (0, policy) => finding(
-            Level::Warning,
-            what,
-            format!("none, as there is no maxmemory; with one, {policy} would throw locks away"),
-        ),
-        (_, "noeviction") => {
-            finding(Level::Good, what, "none: a full server refuses new locks and keeps those that are held")
+        (0, "noeviction") => Finding::good(what, "none"),
+        (0, policy) => {
+            Finding::warning(what, format!("none, as there is no maxmemory; with one, {policy} would throw locks away"))
         }
+        (_, "noeviction") => Finding::good(what, "none: a full server refuses new locks and keeps those that are held"),
         (_, policy) => {
             let says = format!(
                 "{policy}: a full server throws held locks away (volatile-* throws away exactly what has a ttl, as locks have). \
                  Set maxmemory-policy noeviction, or use a server of its own"
             );
-            finding(Level::Bad, what, says)
+            Finding::bad(what, says)
         }
     })
 }
@@ -234,33 +226,31 @@ fn persistence(server: &Server, settings: &Settings) -> Option<Finding> {
     let what = "persistence";
     if server.saves == Some(false) {
         let says = "the last save to disk failed, so the server may refuse to write (MISCONF). Its log says why; mostly the disk is full";
-        return Some(finding(Level::Bad, what, says));
+        return Some(Finding::bad(what, says));
     }
     Some(match (server.aof?, settings.durable) {
-        (false, true) => finding(
-            Level::Bad,
+        (false, true) => Finding::bad(
             what,
             "no append-only file, although durable=yes says that nothing is forgotten. Set appendonly yes and appendfsync always",
         ),
-        (true, true) => finding(
-            Level::Good,
+        (true, true) => Finding::good(
             what,
             "append-only file; whether it is `appendfsync always`, as durable=yes says, cannot be seen from here",
         ),
         (false, _) if settings.is_node => {
             let says =
                 format!("no append-only file: after a restart this node does not vote for {:?}", settings.largest_ttl);
-            finding(Level::Good, what, says)
+            Finding::good(what, says)
         }
         (false, _) => {
             let says = "no append-only file: a restart forgets who holds what, and others get in while old holders still trust their \
                         ttl. Set appendonly yes, or check tokens where it matters; tokens go on rising";
-            finding(Level::Warning, what, says)
+            Finding::warning(what, says)
         }
         (true, _) => {
             let says = "append-only file: a killed server forgets nothing; a power cut may take the last second with it, unless \
                         appendfsync is `always`, which cannot be seen from here";
-            finding(Level::Good, what, says)
+            Finding::good(what, says)
         }
     })
 }
@@ -272,38 +262,21 @@ fn replicas(server: &Server, settings: &Settings) -> Option<Finding> {
     Some(match found {
         1.. if settings.is_node => {
             let says = format!("{found}: nodes of a Redlock stand alone; a failover to a replica would forget votes");
-            finding(Level::Warning, what, says)
+            Finding::warning(what, says)
         }
-        _ if found < wanted => finding(
-            Level::Bad,
+        _ if found < wanted => Finding::bad(
             what,
             format!("{found}, but min_replicas is {wanted}: nothing can be granted. Bring replicas back, or ask for fewer"),
         ),
-        _ if wanted > 0 => finding(Level::Good, what, format!("{found}; a grant counts when {wanted} have it")),
+        _ if wanted > 0 => Finding::good(what, format!("{found}; a grant counts when {wanted} have it")),
         _ if fails_over || found > 0 => {
             let says = format!(
                 "{found}; a grant does not wait for them, so a failover may forget one that was just made. min_replicas=1 makes that \
                  rare; a token checked where it matters makes it harmless"
             );
-            finding(Level::Warning, what, says)
+            Finding::warning(what, says)
         }
-        _ => finding(Level::Good, what, "none, and none are asked for"),
-    })
-}
-
-fn clock(server: &Server) -> Option<Finding> {
-    let ahead = server.ahead?;
-    let off = Duration::from_micros(ahead.unsigned_abs());
-    let side = if ahead < 0 { "behind" } else { "ahead of" };
-    Some(if off < MUCH {
-        finding(Level::Good, "clock", format!("within {} s of this host's", off.as_secs() + 1))
-    } else {
-        let says = format!(
-            "{} s {side} this host's. Nobody compares them, but tokens begin with the server's: keep the clocks of all servers \
-             right (NTP), or tokens may go back when another one takes over",
-            off.as_secs()
-        );
-        finding(Level::Warning, "clock", says)
+        _ => Finding::good(what, "none, and none are asked for"),
     })
 }
 
@@ -314,29 +287,21 @@ fn login(settings: &Settings) -> Finding {
         Topology::Sentinel { sentinels: hosts, .. } | Topology::Cluster(hosts) | Topology::Redlock(hosts) => hosts,
     };
     match (&settings.tls, &settings.password) {
-        (Some(_), _) => finding(Level::Good, what, "encrypted"),
-        _ if hosts.iter().all(|address| is_this_host(&address.host)) => finding(Level::Good, what, "this host only"),
-        (None, Some(_)) => finding(
-            Level::Warning,
-            what,
-            "the password crosses the network in the clear. Use rediss://, or a network you trust",
-        ),
+        (Some(_), _) => Finding::good(what, "encrypted"),
+        _ if hosts.iter().all(Address::is_this_host) => Finding::good(what, "this host only"),
+        (None, Some(_)) => {
+            Finding::warning(what, "the password crosses the network in the clear. Use rediss://, or a network you trust")
+        }
         (None, None) => {
             let says = "no password and no encryption: whoever reaches the server can break every lock. Use an ACL user and rediss://";
-            finding(Level::Warning, what, says)
+            Finding::warning(what, says)
         }
     }
-}
-
-fn is_this_host(host: &str) -> bool {
-    host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
 /// The first of each line without the Lua flaws of 2025: CVE-2025-49844 (RediShell), -46817, -46818, -46819. Oldest first.
 const REDIS_MENDED: [Version; 5] = [(6, 2, 20), (7, 2, 11), (7, 4, 6), (8, 0, 4), (8, 2, 2)];
 const VALKEY_MENDED: [Version; 3] = [(7, 2, 11), (8, 0, 6), (8, 1, 4)];
-/// Clocks that are off by less are nobody's trouble.
-const MUCH: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
 mod tests;

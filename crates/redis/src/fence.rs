@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use redis::{Cmd, Value};
-use tenure_core::backend::BoxFuture;
+use tenure_core::backend::async_trait;
 use tenure_core::fence::{Fence, Rule, Verdict, storable};
 use tenure_core::{Address, Error, ErrorKind, Instant, LockName, Result, StoreUrl, Token};
 use tokio::runtime::Handle;
@@ -129,21 +129,22 @@ impl RedisFence {
     }
 }
 
+#[async_trait]
 impl Fence for RedisFence {
     fn describe(&self) -> String {
         self.fleet.settings.describe()
     }
 
-    fn advance<'a>(&'a self, name: &'a LockName, token: Token, rule: Rule) -> BoxFuture<'a, Result<Verdict>> {
-        Box::pin(async move { self.show(name, token, rule).await.map_err(|error| error.with_name(name)) })
+    async fn advance(&self, name: &LockName, token: Token, rule: Rule) -> Result<Verdict> {
+        self.show(name, token, rule).await.map_err(|error| error.with_name(name))
     }
 
-    fn highest<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<Option<Token>>> {
-        Box::pin(async move { self.look(name).await.map_err(|error| error.with_name(name)) })
+    async fn highest(&self, name: &LockName) -> Result<Option<Token>> {
+        self.look(name).await.map_err(|error| error.with_name(name))
     }
 
-    fn probe(&self, number: u64) -> BoxFuture<'_, Result<()>> {
-        Box::pin(self.write(number))
+    async fn probe(&self, number: u64) -> Result<()> {
+        self.write(number).await
     }
 }
 

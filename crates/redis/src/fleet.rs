@@ -16,14 +16,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use redis::{Cmd, RedisResult, Value};
-use tenure_core::{Error, ErrorKind, Instant, Result};
+use tenure_core::{Error, ErrorKind, Instant, Result, jitter};
 
 use crate::cluster;
 use tenure_core::Address;
 
 use crate::config::{Settings, Topology};
 use crate::error::{Failure, Fate, Next, explain, what_next};
-use crate::link::{ANSWER_LIMIT, Link, Listener, Live, jitter};
+use crate::link::{ANSWER_LIMIT, Link, Listener, Live};
 use crate::schema::{Bucket, Layout};
 use crate::scripts::Script;
 use crate::sentinel;

@@ -5,19 +5,21 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use redis::{Cmd, Value};
-use tenure_core::backend::{BoxFuture, Finding};
-use tenure_core::{Ask, Claim, ClaimId, Error, ErrorKind, Instant, LockName, Result, Token, Versioned, View};
+use tenure_core::backend::Finding;
+use tenure_core::lease::Lowered;
+use tenure_core::{Ask, Claim, ClaimId, Error, ErrorKind, Instant, LockName, Result, Token, Versioned, View, random};
 
 use crate::config::Settings;
 use crate::ear::Ear;
 use crate::error::Failure;
 use crate::examine;
 use crate::fleet::{Answer, Fleet, Lane};
+use crate::link::Listener;
 use crate::schema::{Bucket, hex};
 use crate::scripts::{self, Script};
 use crate::verbs;
-use crate::{link::Listener, together};
 
 /// One client of one store.
 pub(crate) struct Inner {
@@ -57,15 +59,6 @@ impl Doubt<'_> {
     }
 }
 
-/// A flag that says that somebody is at it; dropped, nobody is.
-pub(crate) struct Lowered(pub(crate) Arc<AtomicBool>);
-
-impl Drop for Lowered {
-    fn drop(&mut self) {
-        self.0.store(false, Ordering::Relaxed);
-    }
-}
-
 /// How long a mark stays that a claim was ended, and how long a copy of its ask is expected that was not answered.
 pub(crate) const MARK: Duration = Duration::from_secs(60);
 /// One ask in so many looks for names whose records are gone: their clients died and nobody has come since.
@@ -77,12 +70,10 @@ impl Inner {
     /// A client that has not connected to anything yet.
     pub(crate) fn new(settings: Settings) -> Result<Arc<Self>> {
         settings.check()?;
-        let mut bytes = [0; 12];
-        getrandom::fill(&mut bytes).expect("the kernel has random numbers");
         let ear = Arc::new(Ear::default());
         let listener: Arc<dyn Listener> = ear.clone();
         Ok(Arc::new(Inner {
-            fleet: Fleet::new(Arc::new(settings), listener, hex(&bytes)),
+            fleet: Fleet::new(Arc::new(settings), listener, hex(&random::<12>())),
             ear,
             doubtful: Mutex::default(),
             beats: Arc::default(),
@@ -232,13 +223,11 @@ impl Inner {
         let mut after = after.cloned();
         while views.len() < limit {
             let (wanted, from) = ((limit - views.len()).min(LIST_AT_ONCE), after.as_ref());
-            let mut pages: Vec<BoxFuture<'_, _>> = Vec::new();
-            for bucket in self.fleet.layout.buckets() {
-                pages.push(Box::pin(self.names(bucket, prefix, from, wanted)));
-            }
+            let buckets = self.fleet.layout.buckets();
+            let pages: Vec<_> = buckets.map(|bucket| self.names(bucket, prefix, from, wanted)).collect();
             let mut names = BTreeMap::new();
             let mut horizon: Option<LockName> = None; // what every bucket has told us of
-            for page in together::all(pages).await {
+            for page in join_all(pages).await {
                 let (bucket, page) = page?;
                 if let Some(last) =
                     page.last().filter(|last| page.len() == wanted && horizon.as_ref().is_none_or(|known| *last < known))
@@ -273,14 +262,12 @@ impl Inner {
         for (name, bucket) in page {
             buckets.entry(*bucket).or_default().push(name);
         }
-        let mut reads: Vec<BoxFuture<'_, _>> = Vec::new();
+        let mut reads = Vec::new();
         for (bucket, names) in &buckets {
-            for names in names.chunks(VIEWS_AT_ONCE) {
-                reads.push(Box::pin(self.read(*bucket, names)));
-            }
+            reads.extend(names.chunks(VIEWS_AT_ONCE).map(|names| self.read(*bucket, names)));
         }
         let mut views = Vec::new();
-        for read in together::all(reads).await {
+        for read in join_all(reads).await {
             views.extend(read?.into_iter().filter(|view| !view.is_free()));
         }
         views.sort_by(|a, b| a.name.cmp(&b.name));
@@ -335,11 +322,9 @@ impl Inner {
         self.spawn(async move {
             let _listening = listening;
             let patience = inner.fleet.settings.patience;
-            let mut attempts: Vec<BoxFuture<'_, _>> = Vec::new();
-            for bucket in deaf {
-                attempts.push(Box::pin(inner.fleet.insist_on_listening(bucket, patience)));
-            }
-            together::all(attempts).await;
+            let attempts: Vec<_> =
+                deaf.into_iter().map(|bucket| inner.fleet.insist_on_listening(bucket, patience)).collect();
+            join_all(attempts).await;
         });
     }
 

@@ -8,7 +8,7 @@
 //! - `backend`: the contract; `inner`: what a client's tasks share, and each verb's way to its server; `wait`: asking and waiting
 //!   in line; `ear`: being told; `renew`: renewals
 //! - `link`: one connection; `fleet`: which server has a name, and how a request gets there; `sentinel`, `cluster`: asking where
-//!   the servers are; `together`: several requests at once
+//!   the servers are
 //! - `redlock`: several servers as one store; `fence`: refusing who comes too late, at the resource
 //! - `error`: what Redis's errors mean; `examine`: what is found out about a server, at connecting and for `doctor`
 
@@ -34,7 +34,6 @@ mod schema;
 mod scripts;
 mod sentinel;
 mod tls;
-mod together;
 mod verbs;
 mod wait;
 

@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use redis::aio::{AsyncPushSender, MultiplexedConnection, SendError};
 use redis::{Cmd, PushInfo, PushKind, RedisError, RedisResult, Value};
+use tenure_core::lease::pause_after;
 use tenure_core::{Clock, HalfMade, Instant};
 use tokio::runtime::{Handle, RuntimeFlavor};
 
@@ -306,19 +307,6 @@ impl Live {
 
 fn timed_out() -> RedisError {
     std::io::Error::from(std::io::ErrorKind::TimedOut).into()
-}
-
-/// A random while, growing with every failure: up to 10 ms after the first, never more than a second.
-fn pause_after(failures: u32) -> Duration {
-    let longest = Duration::from_millis(10).saturating_mul(1 << failures.min(7)).min(Duration::from_secs(1));
-    jitter(longest)
-}
-
-/// Between nothing and `longest`.
-pub(crate) fn jitter(longest: Duration) -> Duration {
-    let mut bytes = [0; 4];
-    getrandom::fill(&mut bytes).expect("the kernel has random numbers");
-    longest.mul_f64(f64::from(u32::from_le_bytes(bytes)) / f64::from(u32::MAX))
 }
 
 /// How many requests may be on their way to the driver: more than anybody has tasks, so that nobody waits here.

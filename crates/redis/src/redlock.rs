@@ -9,7 +9,9 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use tenure_core::backend::{Abilities, Backend, BoxFuture, Fencing};
+use futures_util::future::join_all;
+use tenure_core::backend::{Abilities, Backend, Fencing, async_trait};
+use tenure_core::lease::Lowered;
 use tenure_core::quorum::{self, Node, Quorum};
 use tenure_core::{Error, ErrorKind, Kind, LockName, Result, Token};
 
@@ -18,8 +20,7 @@ use tenure_core::Address;
 
 use crate::config::{Settings, Topology};
 use crate::ear::Run;
-use crate::inner::{Inner, Lowered};
-use crate::together;
+use crate::inner::Inner;
 
 /// What Redlock does. With `fencing=majority` its tokens rise as those of one server do.
 pub const REDLOCK_ABILITIES: Abilities = Abilities {
@@ -42,11 +43,8 @@ pub(crate) async fn connect(settings: &Settings) -> Result<Quorum> {
         let before = nodes[..place].iter().map(|sibling| Arc::downgrade(&sibling.inner)).collect();
         let _ = node.inner.siblings.set(before);
     }
-    let mut attempts: Vec<BoxFuture<'_, Result<()>>> = Vec::new();
-    for node in &nodes {
-        attempts.push(Box::pin(node.inner.reach()));
-    }
-    let failures: Vec<Error> = together::all(attempts).await.into_iter().filter_map(Result::err).collect();
+    let attempts: Vec<_> = nodes.iter().map(|node| node.inner.reach()).collect();
+    let failures: Vec<Error> = join_all(attempts).await.into_iter().filter_map(Result::err).collect();
     let (many, reached) = (nodes.len(), nodes.len() - failures.len());
     if reached <= many / 2 {
         let mut failures = failures;
@@ -62,9 +60,10 @@ pub(crate) async fn connect(settings: &Settings) -> Result<Quorum> {
     Quorum::new(nodes.into_iter().map(|node| node as Arc<dyn Node>).collect(), rules)
 }
 
+#[async_trait]
 impl Node for Redis {
-    fn raise<'a>(&'a self, name: &'a LockName, at_least: Token) -> BoxFuture<'a, Result<Token>> {
-        Box::pin(self.inner.raise(name, at_least))
+    async fn raise(&self, name: &LockName, at_least: Token) -> Result<Token> {
+        self.inner.raise(name, at_least).await
     }
 
     fn vote(&self) -> Result<()> {

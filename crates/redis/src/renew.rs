@@ -7,14 +7,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tenure_core::backend::BoxFuture;
+use futures_util::future::join_all;
 use tenure_core::{Claim, Error, Instant, Renewal, Result};
 
 use crate::fleet::Lane;
 use crate::inner::Inner;
 use crate::schema::Bucket;
 use crate::scripts;
-use crate::together;
 use crate::verbs::{self, Renewed};
 
 /// How many holds one script renews: a few milliseconds in which the server does nothing else.
@@ -31,13 +30,13 @@ impl Inner {
             buckets.entry(self.fleet.layout.bucket(&claim.name)).or_default().push(place);
         }
         let mut answers: Vec<Option<Result<Renewal>>> = claims.iter().map(|_| None).collect();
-        let mut renewals: Vec<BoxFuture<'_, _>> = Vec::new();
+        let mut renewals = Vec::new();
         for (bucket, places) in &buckets {
             for batch in places.chunks(AT_ONCE) {
-                renewals.push(Box::pin(async move { (batch, self.renew_batch(*bucket, claims, batch).await) }));
+                renewals.push(async move { (batch, self.renew_batch(*bucket, claims, batch).await) });
             }
         }
-        for (batch, renewed) in together::all(renewals).await {
+        for (batch, renewed) in join_all(renewals).await {
             for (place, answer) in batch.iter().zip(renewed) {
                 answers[*place] = Some(answer);
             }
@@ -48,7 +47,7 @@ impl Inner {
 
     async fn renew_batch(&self, bucket: Bucket, claims: &[Claim], batch: &[usize]) -> Vec<Result<Renewal>> {
         let claims: Vec<&Claim> = batch.iter().map(|place| &claims[*place]).collect();
-        let failed = |error: Error| claims.iter().map(|_| Err(again(&error))).collect();
+        let failed = |error: Error| claims.iter().map(|_| Err(error.clone())).collect();
         let command = verbs::renew(&self.fleet.layout, bucket, &claims);
         let lane = if self.fleet.settings.min_replicas == 0 { Lane::Keep } else { Lane::SyncedKeep };
         let answer = match self.fleet.call(lane, bucket, Some(&scripts::RENEW), &command).await {
@@ -72,9 +71,4 @@ fn renewal(renewed: Renewed, claim: &Claim, sent: Instant) -> Renewal {
         Renewed::Held(asked) => Renewal::Held { until: claim.window(sent), asked },
         Renewed::Lost => Renewal::Lost,
     }
-}
-
-/// One error for several claims.
-fn again(error: &Error) -> Error {
-    Error::new(error.kind(), error.to_string())
 }

@@ -265,7 +265,8 @@ pub(crate) fn asked(answer: Value, claim: &Claim) -> Result<Answer<Asked>> {
         b"queued" => Asked::Queued { first: rest.flag()?, change_in: rest.maybe_duration()? },
         b"busy" => Asked::Busy,
         b"mismatch" => {
-            Asked::Mismatch { kind: codec::kind_of(rest.number()?)?, of: rest.number()?.try_into().unwrap_or(u32::MAX) }
+            let kind = Kind::numbered(rest.number()? as i64).ok_or(Garbled("a kind is unknown"))?;
+            Asked::Mismatch { kind, of: rest.number()?.try_into().unwrap_or(u32::MAX) }
         }
         b"ended" => Asked::Ended,
         _ => return Err(Garbled("the answer to an ask is none of those there are").into()),

@@ -12,18 +12,18 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tenure_core::backend::BoxFuture;
-use tenure_core::{Claim, Clock, Error, ErrorKind, Grant, Instant, Renewal, Result, Wait, margin};
+use futures_util::future::join_all;
+use tenure_core::lease::Lowered;
+use tenure_core::{Claim, Clock, Error, ErrorKind, Grant, Instant, Renewal, Result, Wait, jitter, margin};
 
 use crate::config::Settings;
 use crate::ear::{ALIVE, Due, Heard, Verdict};
 use crate::error::Next;
 use crate::fleet::Lane;
-use crate::inner::{Inner, Lowered};
-use crate::link::{ANSWER_LIMIT, jitter};
+use crate::inner::Inner;
+use crate::link::ANSWER_LIMIT;
 use crate::schema::Bucket;
 use crate::scripts;
-use crate::together;
 use crate::verbs::{self, Asked};
 
 /// How many waiters one script touches.
@@ -196,13 +196,11 @@ impl Inner {
         for due in self.ear.due(Instant::now()) {
             buckets.entry(self.bucket(&due.name)).or_default().push(due);
         }
-        let mut touches: Vec<BoxFuture<'_, ()>> = Vec::new();
+        let mut touches = Vec::new();
         for (bucket, due) in &buckets {
-            for batch in due.chunks(TOUCH_AT_ONCE) {
-                touches.push(Box::pin(self.touch(*bucket, batch)));
-            }
+            touches.extend(due.chunks(TOUCH_AT_ONCE).map(|batch| self.touch(*bucket, batch)));
         }
-        together::all(touches).await;
+        join_all(touches).await;
     }
 
     async fn touch(&self, bucket: Bucket, batch: &[Due]) {
@@ -228,8 +226,7 @@ impl Inner {
         };
         let again_in = Duration::from_millis(50) + jitter(Duration::from_millis(450));
         for due in batch {
-            let words = || Error::new(error.kind(), error.to_string());
-            self.ear.unheard(due.id, again_in, self.fleet.settings.patience, words);
+            self.ear.unheard(due.id, again_in, self.fleet.settings.patience, &error);
         }
     }
 }

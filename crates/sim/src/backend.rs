@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use tenure_core::backend::{Abilities, BoxFuture, Fencing, Finding, Liveness, Reach, Waiting};
+use tenure_core::backend::{Abilities, Fencing, Finding, Liveness, Reach, Waiting, async_trait};
 use tenure_core::record::ClientKey;
 use tenure_core::{
     Ask, Backend, Claim, ClaimId, Clock, Error, ErrorKind, Grant, Instant, Kind, LockName, MIN_TTL, News, Renewal, Result,
@@ -187,6 +187,7 @@ impl Drop for Lanes<'_> {
     }
 }
 
+#[async_trait]
 impl Backend for SimBackend {
     fn abilities(&self) -> Abilities {
         Abilities {
@@ -211,110 +212,95 @@ impl Backend for SimBackend {
         let _ = self.waiting.news.set(news);
     }
 
-    fn acquire<'a>(&'a self, claim: &'a Claim, wait: Wait) -> BoxFuture<'a, Result<Option<Grant>>> {
-        Box::pin(self.ask_for(claim, wait))
+    async fn acquire(&self, claim: &Claim, wait: Wait) -> Result<Option<Grant>> {
+        self.ask_for(claim, wait).await
     }
 
-    fn renew<'a>(&'a self, claims: &'a [Claim]) -> BoxFuture<'a, Vec<Result<Renewal>>> {
-        Box::pin(async move {
-            let sent = self.clock.now();
-            let lane = Lane::Keeper(self.keeper_lane.load(Ordering::Relaxed));
-            let ids = claims.iter().map(|claim| (claim.name.clone(), claim.id)).collect();
-            let call = self.world.call(self.client, lane, Request::Renew { claims: ids });
-            let dropped = Lanes(&self.keeper_lane);
-            let answer = match self.world.is(Mutant::TimeoutIsLost) {
-                true => tokio::time::timeout(Duration::from_millis(15), call.answer()).await.ok().flatten(),
-                false => call.answer().await,
-            };
-            std::mem::forget(dropped);
-            let Some(Reply::Renewed(answers)) = answer else {
-                let unknown = || Err(Error::new(ErrorKind::Unavailable, "the connection broke"));
-                let lost = self.world.is(Mutant::TimeoutIsLost);
-                return claims.iter().map(|_| if lost { Ok(Renewal::Lost) } else { unknown() }).collect();
-            };
-            let from = if self.world.is(Mutant::WindowFromReply) { self.clock.now() } else { sent };
-            let renewal = |(claim, answer): (&Claim, Option<Option<Ask>>)| {
-                Ok(answer.map_or(Renewal::Lost, |asked| Renewal::Held { until: claim.window(from), asked }))
-            };
-            claims.iter().zip(answers).map(renewal).collect()
-        })
+    async fn renew(&self, claims: &[Claim]) -> Vec<Result<Renewal>> {
+        let sent = self.clock.now();
+        let lane = Lane::Keeper(self.keeper_lane.load(Ordering::Relaxed));
+        let ids = claims.iter().map(|claim| (claim.name.clone(), claim.id)).collect();
+        let call = self.world.call(self.client, lane, Request::Renew { claims: ids });
+        let dropped = Lanes(&self.keeper_lane);
+        let answer = match self.world.is(Mutant::TimeoutIsLost) {
+            true => tokio::time::timeout(Duration::from_millis(15), call.answer()).await.ok().flatten(),
+            false => call.answer().await,
+        };
+        std::mem::forget(dropped);
+        let Some(Reply::Renewed(answers)) = answer else {
+            let unknown = || Err(Error::new(ErrorKind::Unavailable, "the connection broke"));
+            let lost = self.world.is(Mutant::TimeoutIsLost);
+            return claims.iter().map(|_| if lost { Ok(Renewal::Lost) } else { unknown() }).collect();
+        };
+        let from = if self.world.is(Mutant::WindowFromReply) { self.clock.now() } else { sent };
+        let renewal = |(claim, answer): (&Claim, Option<Option<Ask>>)| {
+            Ok(answer.map_or(Renewal::Lost, |asked| Renewal::Held { until: claim.window(from), asked }))
+        };
+        claims.iter().zip(answers).map(renewal).collect()
     }
 
-    fn release<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<()>> {
+    async fn release(&self, claim: &Claim) -> Result<()> {
         let Claim { name, id, min_hold, .. } = claim;
-        Box::pin(async move { self.call(Request::End { name: name.clone(), id: *id, min_hold: *min_hold }).await.map(drop) })
+        self.call(Request::End { name: name.clone(), id: *id, min_hold: *min_hold }).await.map(drop)
     }
 
-    fn downgrade<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<bool>> {
-        Box::pin(async move {
-            match self.call(Request::Downgrade { name: claim.name.clone(), id: claim.id }).await? {
-                Reply::Downgraded(held) => Ok(held),
-                _ => self.unexpected(),
+    async fn downgrade(&self, claim: &Claim) -> Result<bool> {
+        match self.call(Request::Downgrade { name: claim.name.clone(), id: claim.id }).await? {
+            Reply::Downgraded(held) => Ok(held),
+            _ => self.unexpected(),
+        }
+    }
+
+    async fn view(&self, name: &LockName) -> Result<View> {
+        match self.call(Request::View { name: name.clone() }).await? {
+            Reply::View(view) => Ok(view),
+            _ => self.unexpected(),
+        }
+    }
+
+    async fn list(&self, prefix: &str, after: Option<&LockName>, limit: usize) -> Result<Vec<View>> {
+        let Reply::List(views) = self.call(Request::List).await? else { return self.unexpected() };
+        let wanted = |view: &View| view.name.as_str().starts_with(prefix) && after.is_none_or(|after| view.name > *after);
+        Ok(views.into_iter().filter(wanted).take(limit).collect())
+    }
+
+    async fn watch(&self, name: &LockName, seen: &View) -> Result<View> {
+        loop {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            match self.view(name).await {
+                Ok(view) if view.says_the_same_as(seen) => {}
+                answer => return answer,
             }
-        })
+        }
     }
 
-    fn view<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<View>> {
-        Box::pin(async move {
-            match self.call(Request::View { name: name.clone() }).await? {
-                Reply::View(view) => Ok(view),
-                _ => self.unexpected(),
-            }
-        })
+    async fn ask(&self, name: &LockName, ask: &Ask) -> Result<usize> {
+        match self.call(Request::AskHolders { name: name.clone(), ask: ask.clone() }).await? {
+            Reply::Count(told) => Ok(told),
+            _ => self.unexpected(),
+        }
     }
 
-    fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a LockName>, limit: usize) -> BoxFuture<'a, Result<Vec<View>>> {
-        Box::pin(async move {
-            let Reply::List(views) = self.call(Request::List).await? else { return self.unexpected() };
-            let wanted =
-                |view: &View| view.name.as_str().starts_with(prefix) && after.is_none_or(|after| view.name > *after);
-            Ok(views.into_iter().filter(wanted).take(limit).collect())
-        })
+    async fn break_holds(&self, name: &LockName, only: Option<Token>) -> Result<usize> {
+        match self.call(Request::Break { name: name.clone(), only }).await? {
+            Reply::Count(broken) => Ok(broken),
+            _ => self.unexpected(),
+        }
     }
 
-    fn watch<'a>(&'a self, name: &'a LockName, seen: &'a View) -> BoxFuture<'a, Result<View>> {
-        Box::pin(async move {
-            loop {
-                tokio::time::sleep(Duration::from_millis(100)).await;
-                match self.view(name).await {
-                    Ok(view) if view.says_the_same_as(seen) => {}
-                    answer => return answer,
-                }
-            }
-        })
+    async fn cell_get(&self, _: &LockName) -> Result<tenure_core::Versioned> {
+        self.unexpected()
     }
 
-    fn ask<'a>(&'a self, name: &'a LockName, ask: &'a Ask) -> BoxFuture<'a, Result<usize>> {
-        Box::pin(async move {
-            match self.call(Request::AskHolders { name: name.clone(), ask: ask.clone() }).await? {
-                Reply::Count(told) => Ok(told),
-                _ => self.unexpected(),
-            }
-        })
+    async fn cell_set(&self, _: &LockName, _: u64, _: Option<&[u8]>) -> Result<Option<u64>> {
+        self.unexpected()
     }
 
-    fn break_holds<'a>(&'a self, name: &'a LockName, only: Option<Token>) -> BoxFuture<'a, Result<usize>> {
-        Box::pin(async move {
-            match self.call(Request::Break { name: name.clone(), only }).await? {
-                Reply::Count(broken) => Ok(broken),
-                _ => self.unexpected(),
-            }
-        })
+    async fn probe(&self) -> Result<()> {
+        self.call(Request::List).await.map(drop)
     }
 
-    fn cell_get<'a>(&'a self, _: &'a LockName) -> BoxFuture<'a, Result<tenure_core::Versioned>> {
-        Box::pin(async { self.unexpected() })
-    }
-
-    fn cell_set<'a>(&'a self, _: &'a LockName, _: u64, _: Option<&'a [u8]>) -> BoxFuture<'a, Result<Option<u64>>> {
-        Box::pin(async { self.unexpected() })
-    }
-
-    fn probe(&self) -> BoxFuture<'_, Result<()>> {
-        Box::pin(async { self.call(Request::List).await.map(drop) })
-    }
-
-    fn examine(&self) -> BoxFuture<'_, Result<Vec<Finding>>> {
-        Box::pin(async { Ok(Vec::new()) })
+    async fn examine(&self) -> Result<Vec<Finding>> {
+        Ok(Vec::new())
     }
 }

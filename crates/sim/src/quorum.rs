@@ -5,7 +5,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tenure_core::backend::{Abilities, BoxFuture, Finding};
+use tenure_core::backend::{Abilities, BoxFuture, Finding, async_trait};
 use tenure_core::memory::Memory;
 use tenure_core::quorum::{Node, Quorum, Settings};
 use tenure_core::{
@@ -98,9 +98,10 @@ impl FarAway {
     }
 }
 
+#[async_trait]
 impl Node for FarAway {
-    fn raise<'a>(&'a self, name: &'a LockName, at_least: Token) -> BoxFuture<'a, Result<Token>> {
-        self.there_and_back(async move { self.inner.raise(name, at_least).await })
+    async fn raise(&self, name: &LockName, at_least: Token) -> Result<Token> {
+        self.there_and_back(async move { self.inner.raise(name, at_least).await }).await
     }
 
     fn vote(&self) -> Result<()> {
@@ -112,6 +113,7 @@ impl Node for FarAway {
     }
 }
 
+#[async_trait]
 impl Backend for FarAway {
     fn abilities(&self) -> Abilities {
         self.inner.abilities()
@@ -125,60 +127,55 @@ impl Backend for FarAway {
         self.inner.attach(news);
     }
 
-    fn acquire<'a>(&'a self, claim: &'a Claim, wait: Wait) -> BoxFuture<'a, Result<Option<Grant>>> {
-        self.there_and_back(async move { self.inner.acquire(claim, wait).await })
+    async fn acquire(&self, claim: &Claim, wait: Wait) -> Result<Option<Grant>> {
+        self.there_and_back(async move { self.inner.acquire(claim, wait).await }).await
     }
 
-    fn renew<'a>(&'a self, claims: &'a [Claim]) -> BoxFuture<'a, Vec<Result<Renewal>>> {
-        self.there_and_back(async move { self.inner.renew(claims).await })
+    async fn renew(&self, claims: &[Claim]) -> Vec<Result<Renewal>> {
+        self.there_and_back(async move { self.inner.renew(claims).await }).await
     }
 
-    fn release<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<()>> {
-        self.there_and_back(async move { self.inner.release(claim).await })
+    async fn release(&self, claim: &Claim) -> Result<()> {
+        self.there_and_back(async move { self.inner.release(claim).await }).await
     }
 
-    fn downgrade<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<bool>> {
-        self.inner.downgrade(claim)
+    async fn downgrade(&self, claim: &Claim) -> Result<bool> {
+        self.inner.downgrade(claim).await
     }
 
-    fn view<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<View>> {
-        self.inner.view(name)
+    async fn view(&self, name: &LockName) -> Result<View> {
+        self.inner.view(name).await
     }
 
-    fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a LockName>, limit: usize) -> BoxFuture<'a, Result<Vec<View>>> {
-        self.inner.list(prefix, after, limit)
+    async fn list(&self, prefix: &str, after: Option<&LockName>, limit: usize) -> Result<Vec<View>> {
+        self.inner.list(prefix, after, limit).await
     }
 
-    fn watch<'a>(&'a self, name: &'a LockName, seen: &'a View) -> BoxFuture<'a, Result<View>> {
-        self.inner.watch(name, seen)
+    async fn watch(&self, name: &LockName, seen: &View) -> Result<View> {
+        self.inner.watch(name, seen).await
     }
 
-    fn ask<'a>(&'a self, name: &'a LockName, ask: &'a Ask) -> BoxFuture<'a, Result<usize>> {
-        self.inner.ask(name, ask)
+    async fn ask(&self, name: &LockName, ask: &Ask) -> Result<usize> {
+        self.inner.ask(name, ask).await
     }
 
-    fn break_holds<'a>(&'a self, name: &'a LockName, only: Option<Token>) -> BoxFuture<'a, Result<usize>> {
-        self.inner.break_holds(name, only)
+    async fn break_holds(&self, name: &LockName, only: Option<Token>) -> Result<usize> {
+        self.inner.break_holds(name, only).await
     }
 
-    fn cell_get<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<Versioned>> {
-        self.inner.cell_get(name)
+    async fn cell_get(&self, name: &LockName) -> Result<Versioned> {
+        self.inner.cell_get(name).await
     }
 
-    fn cell_set<'a>(
-        &'a self,
-        name: &'a LockName,
-        expected: u64,
-        value: Option<&'a [u8]>,
-    ) -> BoxFuture<'a, Result<Option<u64>>> {
-        self.inner.cell_set(name, expected, value)
+    async fn cell_set(&self, name: &LockName, expected: u64, value: Option<&[u8]>) -> Result<Option<u64>> {
+        self.inner.cell_set(name, expected, value).await
     }
 
-    fn probe(&self) -> BoxFuture<'_, Result<()>> {
-        self.inner.probe()
+    async fn probe(&self) -> Result<()> {
+        self.inner.probe().await
     }
 
-    fn examine(&self) -> BoxFuture<'_, Result<Vec<Finding>>> {
-        self.inner.examine()
+    async fn examine(&self) -> Result<Vec<Finding>> {
+        self.inner.examine().await
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rusqlite::{OptionalExtension, params};
-use tenure_core::backend::{Abilities, Backend, BoxFuture, Fencing, Finding, Liveness, Reach, Waiting, released};
+use tenure_core::backend::{Abilities, Backend, Fencing, Finding, Liveness, Reach, Waiting, async_trait, released};
 use tenure_core::record::Record;
 use tenure_core::{
     Ask, Claim, ClaimId, Clock, Grant, Instant, Kind, LockName, MIN_TTL, News, Renewal, Result, Token, View, Wait,
@@ -266,6 +266,7 @@ impl Drop for Place<'_> {
     }
 }
 
+#[async_trait]
 impl Backend for Sqlite {
     fn abilities(&self) -> Abilities {
         ABILITIES
@@ -279,40 +280,38 @@ impl Backend for Sqlite {
         let _ = self.store.news.set(news);
     }
 
-    fn acquire<'a>(&'a self, claim: &'a Claim, wait: Wait) -> BoxFuture<'a, Result<Option<Grant>>> {
-        Box::pin(self.store.acquire(claim, wait))
+    async fn acquire(&self, claim: &Claim, wait: Wait) -> Result<Option<Grant>> {
+        self.store.acquire(claim, wait).await
     }
 
-    fn renew<'a>(&'a self, claims: &'a [Claim]) -> BoxFuture<'a, Vec<Result<Renewal>>> {
-        Box::pin(self.store.renew(claims))
+    async fn renew(&self, claims: &[Claim]) -> Vec<Result<Renewal>> {
+        self.store.renew(claims).await
     }
 
-    fn release<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<()>> {
-        Box::pin(async move { released(self.store.end(claim, claim.min_hold).await?, claim, self.describe()) })
+    async fn release(&self, claim: &Claim) -> Result<()> {
+        released(self.store.end(claim, claim.min_hold).await?, claim, self.describe())
     }
 
-    fn downgrade<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<bool>> {
-        Box::pin(async move {
-            let (name, id) = (claim.name.clone(), claim.id);
-            let downgraded =
-                self.store.ask(move |tx| tx.with(&name, |tx, record| Ok(record.downgrade(id, tx.at, &mut tx.after.woken))));
-            Ok(downgraded.await?.unwrap_or_default())
-        })
+    async fn downgrade(&self, claim: &Claim) -> Result<bool> {
+        let (name, id) = (claim.name.clone(), claim.id);
+        let downgraded =
+            self.store.ask(move |tx| tx.with(&name, |tx, record| Ok(record.downgrade(id, tx.at, &mut tx.after.woken))));
+        Ok(downgraded.await?.unwrap_or_default())
     }
 
-    fn view<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<View>> {
-        Box::pin(async move { self.store.view(name).map(|(view, _)| view) })
+    async fn view(&self, name: &LockName) -> Result<View> {
+        self.store.view(name).map(|(view, _)| view)
     }
 
-    fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a LockName>, limit: usize) -> BoxFuture<'a, Result<Vec<View>>> {
-        Box::pin(async move { self.store.list(prefix, after, limit) })
+    async fn list(&self, prefix: &str, after: Option<&LockName>, limit: usize) -> Result<Vec<View>> {
+        self.store.list(prefix, after, limit)
     }
 
-    fn watch<'a>(&'a self, name: &'a LockName, seen: &'a View) -> BoxFuture<'a, Result<View>> {
-        Box::pin(self.store.watch(name, seen))
+    async fn watch(&self, name: &LockName, seen: &View) -> Result<View> {
+        self.store.watch(name, seen).await
     }
 
-    fn ask<'a>(&'a self, name: &'a LockName, ask: &'a Ask) -> BoxFuture<'a, Result<usize>> {
+    async fn ask(&self, name: &LockName, ask: &Ask) -> Result<usize> {
         let (name, ask) = (name.clone(), ask.clone());
         let verb = move |tx: &mut Transaction<'_>| {
             let told = tx.with(&name, |_, record| Ok(record.ask(&ask)))?.unwrap_or_default();
@@ -320,10 +319,10 @@ impl Backend for Sqlite {
             tx.after.messages.extend(messages);
             Ok(told.len())
         };
-        Box::pin(async move { self.store.ask(verb).await })
+        self.store.ask(verb).await
     }
 
-    fn break_holds<'a>(&'a self, name: &'a LockName, only: Option<Token>) -> BoxFuture<'a, Result<usize>> {
+    async fn break_holds(&self, name: &LockName, only: Option<Token>) -> Result<usize> {
         let name = name.clone();
         let verb = move |tx: &mut Transaction<'_>| {
             let broken = tx.with(&name, |tx, record| Ok(record.break_holds(only, tx.at, &mut tx.after.woken)))?;
@@ -331,46 +330,37 @@ impl Backend for Sqlite {
             tx.after.messages.extend(broken.iter().map(|(client, id)| (*client, Message::Lost(*id))));
             Ok(broken.len())
         };
-        Box::pin(async move { self.store.ask(verb).await })
+        self.store.ask(verb).await
     }
 
-    fn cell_get<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<tenure_core::Versioned>> {
-        Box::pin(async move {
-            self.store.read(|connection| {
-                let sql = "SELECT value, version FROM cell WHERE name = ?1";
-                let found = connection.prepare_cached(sql).and_then(|mut select| {
-                    select.query_row([name.as_str()], |row| Ok((row.get(0)?, row.get::<_, i64>(1)? as u64))).optional()
-                });
-                let found = found.map_err(|error| explained(error, &self.store.file.path, "reading a cell"))?;
-                Ok(found.map_or((None, 0), |(value, version)| (Some(value), version)))
-            })
+    async fn cell_get(&self, name: &LockName) -> Result<tenure_core::Versioned> {
+        self.store.read(|connection| {
+            let sql = "SELECT value, version FROM cell WHERE name = ?1";
+            let found = connection.prepare_cached(sql).and_then(|mut select| {
+                select.query_row([name.as_str()], |row| Ok((row.get(0)?, row.get::<_, i64>(1)? as u64))).optional()
+            });
+            let found = found.map_err(|error| explained(error, &self.store.file.path, "reading a cell"))?;
+            Ok(found.map_or((None, 0), |(value, version)| (Some(value), version)))
         })
     }
 
-    fn cell_set<'a>(
-        &'a self,
-        name: &'a LockName,
-        expected: u64,
-        value: Option<&'a [u8]>,
-    ) -> BoxFuture<'a, Result<Option<u64>>> {
+    async fn cell_set(&self, name: &LockName, expected: u64, value: Option<&[u8]>) -> Result<Option<u64>> {
         let (name, value) = (name.clone(), value.map(<[u8]>::to_vec));
         let verb = move |tx: &mut Transaction<'_>| set_cell(tx, &name, expected, value.as_deref());
-        Box::pin(async move { self.store.ask(verb).await })
+        self.store.ask(verb).await
     }
 
-    fn probe(&self) -> BoxFuture<'_, Result<()>> {
-        Box::pin(async move { self.store.probe() })
+    async fn probe(&self) -> Result<()> {
+        self.store.probe()
     }
 
-    fn examine(&self) -> BoxFuture<'_, Result<Vec<Finding>>> {
-        Box::pin(async move { crate::examine::examine(&self.store) })
+    async fn examine(&self) -> Result<Vec<Finding>> {
+        crate::examine::examine(&self.store)
     }
 
-    fn close(&self) -> BoxFuture<'_, Result<()>> {
-        Box::pin(async move {
-            // Threads and connections stay: somebody may hold, wait or ask through this client all the while.
-            if self.store.is_replaced() { Ok(()) } else { self.store.tidy_up().await }
-        })
+    async fn close(&self) -> Result<()> {
+        // Threads and connections stay: somebody may hold, wait or ask through this client all the while.
+        if self.store.is_replaced() { Ok(()) } else { self.store.tidy_up().await }
     }
 }
 

@@ -21,10 +21,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 use rusqlite::Connection;
-use tenure_core::{Clock, Error, ErrorKind, Instant, Result};
+use tenure_core::{Clock, Error, ErrorKind, Instant, Result, jitter};
 use tokio::sync::oneshot;
 
-use crate::error::{Fault, explain, explained, is_busy};
+use crate::error::{Fault, explained, is_busy};
 use crate::store::Store;
 use crate::transaction::{After, Transaction};
 
@@ -235,7 +235,7 @@ impl Store {
     fn lead_once(self: &Arc<Self>, writer: &mut Writer, patience: Patience) -> (Led, Finished) {
         if let Err(error) = self.check_place(writer).and_then(|()| self.make_ready(writer)) {
             let jobs = self.take_jobs();
-            return (Led::Done, Finished::Failed(jobs, Why::Other(error)));
+            return (Led::Done, Finished::Failed(jobs, error));
         }
         let connection = writer.connection.as_ref().expect("it was just made");
         match self.begin(connection, patience) {
@@ -243,14 +243,16 @@ impl Store {
             Err(error) if is_busy(&error) && patience == Patience::Inline => return (Led::Busy, Finished::Nothing),
             Err(error) => {
                 let jobs = if is_busy(&error) { self.take_old_jobs() } else { self.take_jobs() };
-                return (Led::Done, Finished::Failed(jobs, Why::sqlite(error, "waiting to write")));
+                return (Led::Done, Finished::Failed(jobs, explained(error, &self.file.path, "waiting to write")));
             }
         }
         let mut jobs = self.take_jobs();
         self.batch.crowd.met(jobs.len());
         match self.run(connection, &mut jobs) {
             Ok(after) => (Led::Done, Finished::Committed(jobs, after)),
-            Err(error) if jobs.len() == 1 => (Led::Done, Finished::Failed(jobs, Why::sqlite(error, "writing"))),
+            Err(error) if jobs.len() == 1 => {
+                (Led::Done, Finished::Failed(jobs, explained(error, &self.file.path, "writing")))
+            }
             Err(_) => (Led::Done, Finished::Each(jobs.into_iter().map(|job| self.run_alone(writer, job)).collect())),
         }
     }
@@ -276,7 +278,7 @@ impl Store {
         let ran = self.begin(connection, Patience::Inline).and_then(|()| self.run(connection, &mut jobs));
         match ran {
             Ok(after) => Finished::Committed(jobs, after),
-            Err(error) => Finished::Failed(jobs, Why::sqlite(error, "writing")),
+            Err(error) => Finished::Failed(jobs, explained(error, &self.file.path, "writing")),
         }
     }
 
@@ -289,7 +291,7 @@ impl Store {
                 self.announce(after);
                 jobs.into_iter().for_each(Job::answer);
             }
-            Finished::Failed(jobs, why) => jobs.into_iter().for_each(|job| job.fail(why.error(self))),
+            Finished::Failed(jobs, error) => jobs.into_iter().for_each(|job| job.fail(error.clone())),
             Finished::Each(each) => each.into_iter().for_each(|finished| self.finish(finished)),
         }
     }
@@ -400,27 +402,9 @@ impl Store {
 enum Finished {
     Nothing,
     Committed(Vec<Box<dyn Job>>, After),
-    Failed(Vec<Box<dyn Job>>, Why),
+    /// Why, for each of them.
+    Failed(Vec<Box<dyn Job>>, Error),
     Each(Vec<Finished>),
-}
-
-/// Why a batch failed, for each of those in it.
-enum Why {
-    Sqlite(Arc<rusqlite::Error>, &'static str),
-    Other(Error),
-}
-
-impl Why {
-    fn sqlite(error: rusqlite::Error, doing: &'static str) -> Self {
-        Why::Sqlite(Arc::new(error), doing)
-    }
-
-    fn error(&self, store: &Store) -> Error {
-        match self {
-            Why::Sqlite(error, doing) => explain(error, &store.file.path, doing),
-            Why::Other(error) => Error::new(error.kind(), error.to_string()),
-        }
-    }
 }
 
 /// A queued ask whose future was dropped before anybody took care of the queue.
@@ -456,7 +440,8 @@ pub(crate) fn pause(waited: Duration) -> Duration {
         100..2_000 => 1_000,
         _ => 4_000, // nobody writes for so long: somebody is stopped, and trying often does not help
     };
-    Duration::from_micros(longest / 2 + crate::store::random() % (longest / 2))
+    let half = Duration::from_micros(longest / 2);
+    half + jitter(half)
 }
 
 fn undo(connection: &Connection) {

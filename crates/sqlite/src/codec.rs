@@ -7,7 +7,6 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::num::NonZeroU32;
 use std::time::Duration;
 
 use tenure_core::record::{Record, Stage, Ticket};
@@ -31,7 +30,7 @@ const RECORD_VERSION: u8 = 1;
 /// Writes a record behind whatever is in `out`.
 pub(crate) fn encode(record: &Record, out: &mut Vec<u8>) {
     out.push(RECORD_VERSION);
-    out.push(kind_number(record.kind));
+    out.push(record.kind.number());
     put_u64(out, record.last.get());
     put_u32(out, record.line.len() as u32);
     for ticket in &record.line {
@@ -45,7 +44,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Record, Garbled> {
     if input.u8()? != RECORD_VERSION {
         return Err(Garbled("the record's version is unknown"));
     }
-    let kind = kind_of(input.u8()?)?;
+    let kind = Kind::numbered(input.u8()?.into()).ok_or(Garbled("the kind is unknown"))?;
     let last = token(input.u64()?)?;
     let count = input.u32()? as usize;
     if count > bytes.len() / SMALLEST_TICKET {
@@ -142,23 +141,6 @@ fn put_u32(out: &mut Vec<u8>, number: u32) {
     out.extend_from_slice(&number.to_le_bytes());
 }
 
-/// The numbers are in people's files: they never change, new kinds get new ones.
-fn kind_number(kind: Kind) -> u8 {
-    match kind {
-        Kind::Mutex => 0,
-        Kind::FairMutex => 1,
-        Kind::RwLock => 2,
-        Kind::Semaphore => 3,
-        Kind::Election => 4,
-        other => unreachable!("{other} is not among this store's kinds"),
-    }
-}
-
-fn kind_of(number: u8) -> Result<Kind, Garbled> {
-    let kinds = [Kind::Mutex, Kind::FairMutex, Kind::RwLock, Kind::Semaphore, Kind::Election];
-    kinds.get(number as usize).copied().ok_or(Garbled("the kind is unknown"))
-}
-
 /// Tokens fit `i64`; one that does not was never given.
 fn token(number: u64) -> Result<Token, Garbled> {
     if number > i64::MAX as u64 { Err(Garbled("the token is too large")) } else { Ok(Token::new(number)) }
@@ -233,15 +215,9 @@ impl<'a> Input<'a> {
     }
 
     fn mode(&mut self) -> Result<Mode, Garbled> {
-        match self.u8()? {
-            0 => Ok(Mode::Exclusive),
-            1 => Ok(Mode::Shared),
-            2 => {
-                let permits = |number| NonZeroU32::new(number).ok_or(Garbled("a number of permits is zero"));
-                Ok(Mode::Permits { take: permits(self.u32()?)?, of: permits(self.u32()?)? })
-            }
-            _ => Err(Garbled("the mode is unknown")),
-        }
+        let mode = self.u8()?;
+        let (take, of) = if mode == 2 { (self.u32()?, self.u32()?) } else { (0, 0) };
+        Mode::numbered(mode.into(), take.into(), of.into()).ok_or(Garbled("the mode is unknown"))
     }
 
     fn stage(&mut self) -> Result<Stage, Garbled> {
@@ -265,6 +241,8 @@ impl<'a> Input<'a> {
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroU32;
+
     use proptest::collection::vec;
     use proptest::prelude::*;
 
@@ -329,7 +307,7 @@ mod tests {
     fn records() -> impl Strategy<Value = Record> {
         (0..5u8, tokens(), vec(tickets(), 0..6)).prop_map(|(kind, last, mut line)| {
             line.sort_by_key(|ticket| matches!(ticket.stage, Stage::Waiting { .. }));
-            Record { kind: kind_of(kind).unwrap(), last, line: line.into() }
+            Record { kind: Kind::numbered(kind.into()).unwrap(), last, line: line.into() }
         })
     }
 

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use tenure_core::{Error, ErrorKind, Result, StoreUrl};
+use tenure_core::{Error, ErrorKind, Result, StoreUrl, bad_value};
 
 use crate::Sqlite;
 
@@ -121,10 +121,6 @@ fn default_directory() -> (PathBuf, bool) {
         Some(state) => (state.join("tenure"), false),
         None => (PathBuf::from(format!("/tmp/tenure-{}", rustix::process::geteuid().as_raw())), true),
     }
-}
-
-fn bad_value(name: &str, value: &str, known: &str) -> Error {
-    Error::new(ErrorKind::BadUrl, format!("the parameter {name} cannot be {value:?}")).with_hint(format!("It is {known}"))
 }
 
 #[cfg(test)]

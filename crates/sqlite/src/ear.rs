@@ -31,7 +31,7 @@ use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use tenure_core::record::{ClientKey, Record, Stage, Ticket, Touched, Wake};
-use tenure_core::{ClaimId, Error, ErrorKind, Grant, Instant, LockName};
+use tenure_core::{ClaimId, Error, ErrorKind, Grant, Instant, LockName, jitter};
 use tokio::sync::oneshot;
 
 use crate::error::Fault;
@@ -318,7 +318,7 @@ impl Store {
                     match look_at(tx, name, ids) {
                         Ok(looked) => all.extend(looked),
                         Err(Fault::Verb(error)) => {
-                            let failed = |id| (id, Looked::Failed(Error::new(error.kind(), error.to_string())));
+                            let failed = |id| (id, Looked::Failed(error.clone()));
                             all.extend(ids.iter().copied().map(failed));
                         }
                         Err(error) => return Err(error),
@@ -462,7 +462,7 @@ fn look_for(record: &Record, id: ClaimId, in_the_way: InTheWay, looked: Instant)
 
 /// About that long: four to six fifths of it.
 fn jittered(time: Duration) -> Duration {
-    time.mul_f64(0.8 + (crate::store::random() % 400) as f64 / 1000.0)
+    time * 4 / 5 + jitter(time * 2 / 5)
 }
 
 fn timespec(time: Duration) -> Timespec {

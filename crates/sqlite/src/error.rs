@@ -1,7 +1,6 @@
 //! What SQLite's errors mean for whoever must act on them.
 
 use std::path::Path;
-use std::sync::Arc;
 
 use rusqlite::ErrorCode;
 use tenure_core::{Error, ErrorKind};
@@ -37,8 +36,8 @@ pub(crate) fn is_busy(error: &rusqlite::Error) -> bool {
     )
 }
 
-/// An error of SQLite's, for several askers at once: `doing` completes "while …".
-pub(crate) fn explain(error: &Arc<rusqlite::Error>, path: &Path, doing: &str) -> Error {
+/// An error of SQLite's: `doing` completes "while …".
+pub(crate) fn explained(error: rusqlite::Error, path: &Path, doing: &str) -> Error {
     let file = path.display();
     let code = error.sqlite_error_code();
     let (kind, what, hint) = match code {
@@ -71,7 +70,7 @@ pub(crate) fn explain(error: &Arc<rusqlite::Error>, path: &Path, doing: &str) ->
             ),
         ),
         // A short read of the file or its log: somebody removed one of them under a process that still has it open.
-        Some(ErrorCode::SystemIoFailure) if is_short_read(error) => (
+        Some(ErrorCode::SystemIoFailure) if is_short_read(&error) => (
             ErrorKind::Backend,
             "the file and its -wal do not belong together",
             format!("Was {file} removed or replaced while something had it open? End those processes, then try again"),
@@ -83,13 +82,8 @@ pub(crate) fn explain(error: &Arc<rusqlite::Error>, path: &Path, doing: &str) ->
         ),
         _ => (ErrorKind::Backend, "SQLite refused", String::new()),
     };
-    let error = Error::new(kind, format!("{what} while {doing}")).with_store(describe(path)).with_source(Arc::clone(error));
+    let error = Error::new(kind, format!("{what} while {doing}")).with_store(describe(path)).with_source(error);
     if hint.is_empty() { error } else { error.with_hint(hint) }
-}
-
-/// The error of one asker.
-pub(crate) fn explained(error: rusqlite::Error, path: &Path, doing: &str) -> Error {
-    explain(&Arc::new(error), path, doing)
 }
 
 /// A row whose bytes are not ours.

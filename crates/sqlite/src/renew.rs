@@ -13,7 +13,7 @@ use tenure_core::{Claim, Error, ErrorKind, Instant, Renewal, Result};
 use tokio::sync::oneshot;
 
 use crate::batch::Patience;
-use crate::error::{Fault, describe, explain, explained};
+use crate::error::{Fault, describe, explained};
 use crate::schema::SHORTENING;
 use crate::store::Store;
 use crate::transaction::Transaction;
@@ -38,7 +38,7 @@ impl Store {
         let sent = Instant::now();
         let renewer = match self.check_process().and_then(|()| self.renewer()) {
             Ok(renewer) => renewer,
-            Err(error) => return claims.iter().map(|_| Err(again(&error))).collect(),
+            Err(error) => return claims.iter().map(|_| Err(error.clone())).collect(),
         };
         let stuck = Stuck { store: self, renewer: &renewer };
         let (reply, answer) = oneshot::channel();
@@ -51,7 +51,7 @@ impl Store {
             Err(_) => {
                 let gone =
                     Error::new(ErrorKind::Unavailable, "the renewal thread ended").with_store(describe(&self.file.path));
-                claims.iter().map(|_| Err(again(&gone))).collect()
+                claims.iter().map(|_| Err(gone.clone())).collect()
             }
         }
     }
@@ -114,16 +114,16 @@ fn renew(store: &Store, connection: &mut Option<Connection>, claims: &[Claim], s
     if connection.is_none() {
         match prepare(store) {
             Ok(made) => *connection = Some(made),
-            Err(error) => return claims.iter().map(|_| Err(again(&error))).collect(),
+            Err(error) => return claims.iter().map(|_| Err(error.clone())).collect(),
         }
     }
     let carrier = connection.as_ref().expect("it was just made");
     match renew_all(store, carrier, claims, sent) {
         Ok(answers) => answers,
         Err(error) => {
-            let error = Arc::new(error);
             *connection = None;
-            claims.iter().map(|_| Err(explain(&error, &store.file.path, "renewing"))).collect()
+            let error = explained(error, &store.file.path, "renewing");
+            claims.iter().map(|_| Err(error.clone())).collect()
         }
     }
 }
@@ -162,9 +162,4 @@ fn renew_all(
     }
     connection.prepare_cached("COMMIT")?.execute([])?;
     Ok(answers)
-}
-
-/// One error for several claims.
-fn again(error: &Error) -> Error {
-    Error::new(error.kind(), error.to_string())
 }

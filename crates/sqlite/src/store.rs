@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use rusqlite::Connection;
 use tenure_core::record::{ClientKey, Wake};
-use tenure_core::{Ask, ClaimId, Error, ErrorKind, Instant, LockName, News, Result};
+use tenure_core::{Ask, ClaimId, Error, ErrorKind, Instant, LockName, News, Result, random};
 use tokio::sync::Notify;
 
 use crate::batch::{Batch, LONG_LOG, Patience};
@@ -78,7 +78,7 @@ impl Store {
         let here = Process::current();
         let deaths = Deaths::new(here);
         let dead = tidy::find_dead(&connection, &deaths).map_err(|error| explained(error, &file.path, "opening it"))?;
-        let me = random() >> 1; // SQLite's integers have a sign
+        let me = u64::from_le_bytes(random()) >> 1; // SQLite's integers have a sign
         let store = Arc::new(Store {
             ear: Ear::new(&file, me),
             deaths,
@@ -408,11 +408,4 @@ impl Store {
     fn duty(&self) -> MutexGuard<'_, Duty> {
         self.worker.duty.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// A random number from the kernel: a forked child never repeats its parent's.
-pub(crate) fn random() -> u64 {
-    let mut bytes = [0; 8];
-    getrandom::fill(&mut bytes).expect("the kernel has random numbers");
-    u64::from_le_bytes(bytes)
 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use rusqlite::{Connection, params};
 use tenure_core::record::ClientKey;
-use tenure_core::{ClaimId, Instant, LockName, Result, Token};
+use tenure_core::{ClaimId, Instant, LockName, Result, Token, random};
 
 use crate::death::{Deaths, Process, Pulse};
 use crate::error::Fault;
@@ -118,7 +118,7 @@ impl Store {
 
 /// A few clients, from a random place on, of which the dead.
 pub(crate) fn find_dead(connection: &Connection, deaths: &Deaths) -> rusqlite::Result<Vec<ClientKey>> {
-    let from = (crate::store::random() >> 1) as i64;
+    let from = i64::from_le_bytes(random()) & i64::MAX;
     let mut statement = connection.prepare(
         "SELECT key, pid, start, namespace FROM client WHERE key >= ?1
          UNION ALL SELECT key, pid, start, namespace FROM client WHERE key < ?1 LIMIT ?2",

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tenure_core::backend::{BoxFuture, Finding};
+use tenure_core::backend::{Finding, async_trait};
 use tenure_core::{
     Abilities, Ask, Backend, Claim, Error, ErrorKind, Grant, Instant, LockName, News, Renewal, Result, Sequencer, Standing,
     Token, View, Wait,
@@ -151,47 +151,42 @@ fn lost(what: &str) -> Error {
     Error::new(ErrorKind::Unavailable, format!("{what} was lost on the way, as this test wants it"))
 }
 
+#[async_trait]
 impl Backend for Faulty {
-    fn acquire<'a>(&'a self, claim: &'a Claim, wait: Wait) -> BoxFuture<'a, Result<Option<Grant>>> {
-        Box::pin(async move {
-            let answer = self.inner.acquire(claim, wait).await?;
-            let late = if answer.is_some() { self.faults.late_downgrade().take() } else { None };
-            if let Some(late) = late {
-                let _ = self.inner.downgrade(&late).await; // nobody hears the answer
-            }
-            if take_one(&self.faults.grants_lost) {
-                return Err(lost("the answer"));
-            }
-            let delay = Duration::from_nanos(self.faults.next_grant_delayed_ns.swap(0, SeqCst));
-            if !delay.is_zero() {
-                tokio::time::sleep(delay).await;
-            }
-            Ok(answer)
-        })
+    async fn acquire(&self, claim: &Claim, wait: Wait) -> Result<Option<Grant>> {
+        let answer = self.inner.acquire(claim, wait).await?;
+        let late = if answer.is_some() { self.faults.late_downgrade().take() } else { None };
+        if let Some(late) = late {
+            let _ = self.inner.downgrade(&late).await; // nobody hears the answer
+        }
+        if take_one(&self.faults.grants_lost) {
+            return Err(lost("the answer"));
+        }
+        let delay = Duration::from_nanos(self.faults.next_grant_delayed_ns.swap(0, SeqCst));
+        if !delay.is_zero() {
+            tokio::time::sleep(delay).await;
+        }
+        Ok(answer)
     }
 
-    fn renew<'a>(&'a self, claims: &'a [Claim]) -> BoxFuture<'a, Vec<Result<Renewal>>> {
-        Box::pin(async move {
-            self.faults.renew_calls.fetch_add(1, SeqCst);
-            self.faults.renewed_claims.fetch_add(claims.len(), SeqCst);
-            if take_one(&self.faults.renewals_to_hang) {
-                self.faults.hang().await;
-            }
-            if self.faults.renewals_fail.load(SeqCst) {
-                return claims.iter().map(|_| Err(lost("the renewal"))).collect();
-            }
-            self.inner.renew(claims).await
-        })
+    async fn renew(&self, claims: &[Claim]) -> Vec<Result<Renewal>> {
+        self.faults.renew_calls.fetch_add(1, SeqCst);
+        self.faults.renewed_claims.fetch_add(claims.len(), SeqCst);
+        if take_one(&self.faults.renewals_to_hang) {
+            self.faults.hang().await;
+        }
+        if self.faults.renewals_fail.load(SeqCst) {
+            return claims.iter().map(|_| Err(lost("the renewal"))).collect();
+        }
+        self.inner.renew(claims).await
     }
 
-    fn release<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<()>> {
-        Box::pin(async move {
-            self.faults.release_calls.fetch_add(1, SeqCst);
-            if take_one(&self.faults.releases_lost) {
-                return Err(lost("the release"));
-            }
-            self.inner.release(claim).await
-        })
+    async fn release(&self, claim: &Claim) -> Result<()> {
+        self.faults.release_calls.fetch_add(1, SeqCst);
+        if take_one(&self.faults.releases_lost) {
+            return Err(lost("the release"));
+        }
+        self.inner.release(claim).await
     }
 
     fn attach(&self, news: News) {
@@ -208,63 +203,56 @@ impl Backend for Faulty {
         self.inner.describe()
     }
 
-    fn downgrade<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<bool>> {
-        Box::pin(async move {
-            if self.faults.next_downgrade_late.swap(false, SeqCst) {
-                *self.faults.late_downgrade() = Some(claim.clone());
-                return Err(lost("the downgrade"));
-            }
-            let answer = self.inner.downgrade(claim).await;
-            if take_one(&self.faults.downgrades_lost) { Err(lost("the answer")) } else { answer }
-        })
+    async fn downgrade(&self, claim: &Claim) -> Result<bool> {
+        if self.faults.next_downgrade_late.swap(false, SeqCst) {
+            *self.faults.late_downgrade() = Some(claim.clone());
+            return Err(lost("the downgrade"));
+        }
+        let answer = self.inner.downgrade(claim).await;
+        if take_one(&self.faults.downgrades_lost) { Err(lost("the answer")) } else { answer }
     }
 
-    fn view<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<View>> {
-        self.inner.view(name)
+    async fn view(&self, name: &LockName) -> Result<View> {
+        self.inner.view(name).await
     }
 
-    fn check<'a>(&'a self, sequencer: &'a Sequencer) -> BoxFuture<'a, Result<Standing>> {
-        self.inner.check(sequencer)
+    async fn check(&self, sequencer: &Sequencer) -> Result<Standing> {
+        self.inner.check(sequencer).await
     }
 
-    fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a LockName>, limit: usize) -> BoxFuture<'a, Result<Vec<View>>> {
-        self.inner.list(prefix, after, limit)
+    async fn list(&self, prefix: &str, after: Option<&LockName>, limit: usize) -> Result<Vec<View>> {
+        self.inner.list(prefix, after, limit).await
     }
 
-    fn watch<'a>(&'a self, name: &'a LockName, seen: &'a View) -> BoxFuture<'a, Result<View>> {
-        self.inner.watch(name, seen)
+    async fn watch(&self, name: &LockName, seen: &View) -> Result<View> {
+        self.inner.watch(name, seen).await
     }
 
-    fn ask<'a>(&'a self, name: &'a LockName, ask: &'a Ask) -> BoxFuture<'a, Result<usize>> {
-        self.inner.ask(name, ask)
+    async fn ask(&self, name: &LockName, ask: &Ask) -> Result<usize> {
+        self.inner.ask(name, ask).await
     }
 
-    fn break_holds<'a>(&'a self, name: &'a LockName, only: Option<Token>) -> BoxFuture<'a, Result<usize>> {
-        self.inner.break_holds(name, only)
+    async fn break_holds(&self, name: &LockName, only: Option<Token>) -> Result<usize> {
+        self.inner.break_holds(name, only).await
     }
 
-    fn cell_get<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<tenure_core::Versioned>> {
-        self.inner.cell_get(name)
+    async fn cell_get(&self, name: &LockName) -> Result<tenure_core::Versioned> {
+        self.inner.cell_get(name).await
     }
 
-    fn cell_set<'a>(
-        &'a self,
-        name: &'a LockName,
-        expected: u64,
-        value: Option<&'a [u8]>,
-    ) -> BoxFuture<'a, Result<Option<u64>>> {
-        self.inner.cell_set(name, expected, value)
+    async fn cell_set(&self, name: &LockName, expected: u64, value: Option<&[u8]>) -> Result<Option<u64>> {
+        self.inner.cell_set(name, expected, value).await
     }
 
-    fn probe(&self) -> BoxFuture<'_, Result<()>> {
-        self.inner.probe()
+    async fn probe(&self) -> Result<()> {
+        self.inner.probe().await
     }
 
-    fn examine(&self) -> BoxFuture<'_, Result<Vec<Finding>>> {
-        self.inner.examine()
+    async fn examine(&self) -> Result<Vec<Finding>> {
+        self.inner.examine().await
     }
 
-    fn close(&self) -> BoxFuture<'_, Result<()>> {
-        self.inner.close()
+    async fn close(&self) -> Result<()> {
+        self.inner.close().await
     }
 }

@@ -10,6 +10,7 @@
 //! - [`Harness`]: what a store's author writes; [`MemoryHarness`] is the one to copy
 //! - [`cases!`]: the list of all cases, which exists once; [`suite`]: the cases, a file for each promise
 //! - [`history`]: what happened in a test, and whether it may have (pure; the simulation uses it too)
+//! - [`histories`]: what random histories are made of, with which a server that repeats the entry rule is held to it
 //! - [`mod@fences`]: the same for fences, with a list of its own
 //! - [`Faulty`]: a store with faults at the flick of a switch; [`taker`]: a second process, to be killed and stopped
 //! - [`servers`]: real ones, which end with the test; [`proxy`]: a network with faults in front of them; [`mod@faults`]: what
@@ -34,6 +35,7 @@ pub mod faulty;
 pub mod fenced;
 pub mod fences;
 mod harness;
+pub mod histories;
 pub mod history;
 mod in_turn;
 mod lock;

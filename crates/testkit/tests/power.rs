@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::backend::{BoxFuture, Finding};
+use tenure_core::backend::{Finding, async_trait};
 use tenure_core::{
     Abilities, Ask, Backend, Claim, ErrorKind, Grant, Kind, LockName, News, Renewal, Result, Token, View, Wait,
 };
@@ -66,31 +66,28 @@ impl<const F: u8> BrokenBackend<F> {
     }
 }
 
+#[async_trait]
 impl<const F: u8> Backend for BrokenBackend<F> {
     fn abilities(&self) -> Abilities {
         let kinds: &[Kind] = if F == fault::SEMAPHORES_DENIED { &[Kind::Mutex] } else { &Kind::ALL };
         Abilities { kinds, ..self.0.abilities() }
     }
 
-    fn acquire<'a>(&'a self, claim: &'a Claim, wait: Wait) -> BoxFuture<'a, Result<Option<Grant>>> {
-        Box::pin(async move { Ok(self.0.acquire(&self.claim(claim), wait).await?.map(|grant| self.grant(grant))) })
+    async fn acquire(&self, claim: &Claim, wait: Wait) -> Result<Option<Grant>> {
+        Ok(self.0.acquire(&self.claim(claim), wait).await?.map(|grant| self.grant(grant)))
     }
 
-    fn renew<'a>(&'a self, claims: &'a [Claim]) -> BoxFuture<'a, Vec<Result<Renewal>>> {
+    async fn renew(&self, claims: &[Claim]) -> Vec<Result<Renewal>> {
         if F == fault::HOLLOW_RENEWALS {
             let until = |claim: &Claim| claim.window(tenure_core::Instant::now());
-            return Box::pin(
-                async move { claims.iter().map(|c| Ok(Renewal::Held { until: until(c), asked: None })).collect() },
-            );
+            return claims.iter().map(|c| Ok(Renewal::Held { until: until(c), asked: None })).collect();
         }
-        Box::pin(async move {
-            let claims: Vec<Claim> = claims.iter().map(|claim| self.claim(claim)).collect();
-            self.0.renew(&claims).await
-        })
+        let claims: Vec<Claim> = claims.iter().map(|claim| self.claim(claim)).collect();
+        self.0.renew(&claims).await
     }
 
-    fn release<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<()>> {
-        Box::pin(async move { if F == fault::NO_RELEASE { Ok(()) } else { self.0.release(&self.claim(claim)).await } })
+    async fn release(&self, claim: &Claim) -> Result<()> {
+        if F == fault::NO_RELEASE { Ok(()) } else { self.0.release(&self.claim(claim)).await }
     }
 
     fn describe(&self) -> String {
@@ -101,49 +98,44 @@ impl<const F: u8> Backend for BrokenBackend<F> {
         self.0.attach(news);
     }
 
-    fn downgrade<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<bool>> {
-        self.0.downgrade(claim)
+    async fn downgrade(&self, claim: &Claim) -> Result<bool> {
+        self.0.downgrade(claim).await
     }
 
-    fn view<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<View>> {
-        self.0.view(name)
+    async fn view(&self, name: &LockName) -> Result<View> {
+        self.0.view(name).await
     }
 
-    fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a LockName>, limit: usize) -> BoxFuture<'a, Result<Vec<View>>> {
-        self.0.list(prefix, after, limit)
+    async fn list(&self, prefix: &str, after: Option<&LockName>, limit: usize) -> Result<Vec<View>> {
+        self.0.list(prefix, after, limit).await
     }
 
-    fn watch<'a>(&'a self, name: &'a LockName, seen: &'a View) -> BoxFuture<'a, Result<View>> {
-        self.0.watch(name, seen)
+    async fn watch(&self, name: &LockName, seen: &View) -> Result<View> {
+        self.0.watch(name, seen).await
     }
 
-    fn ask<'a>(&'a self, name: &'a LockName, ask: &'a Ask) -> BoxFuture<'a, Result<usize>> {
-        self.0.ask(name, ask)
+    async fn ask(&self, name: &LockName, ask: &Ask) -> Result<usize> {
+        self.0.ask(name, ask).await
     }
 
-    fn break_holds<'a>(&'a self, name: &'a LockName, only: Option<Token>) -> BoxFuture<'a, Result<usize>> {
-        self.0.break_holds(name, only)
+    async fn break_holds(&self, name: &LockName, only: Option<Token>) -> Result<usize> {
+        self.0.break_holds(name, only).await
     }
 
-    fn cell_get<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<tenure_core::Versioned>> {
-        self.0.cell_get(name)
+    async fn cell_get(&self, name: &LockName) -> Result<tenure_core::Versioned> {
+        self.0.cell_get(name).await
     }
 
-    fn cell_set<'a>(
-        &'a self,
-        name: &'a LockName,
-        expected: u64,
-        value: Option<&'a [u8]>,
-    ) -> BoxFuture<'a, Result<Option<u64>>> {
-        self.0.cell_set(name, expected, value)
+    async fn cell_set(&self, name: &LockName, expected: u64, value: Option<&[u8]>) -> Result<Option<u64>> {
+        self.0.cell_set(name, expected, value).await
     }
 
-    fn probe(&self) -> BoxFuture<'_, Result<()>> {
-        self.0.probe()
+    async fn probe(&self) -> Result<()> {
+        self.0.probe().await
     }
 
-    fn examine(&self) -> BoxFuture<'_, Result<Vec<Finding>>> {
-        self.0.examine()
+    async fn examine(&self) -> Result<Vec<Finding>> {
+        self.0.examine().await
     }
 }
 

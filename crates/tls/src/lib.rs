@@ -11,7 +11,7 @@ use std::sync::Arc;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
-use tenure_core::{Error, ErrorKind, Result, Tls};
+use tenure_core::{Error, Result, Tls, bad_url};
 
 /// Makes ring the crypto provider of this process, unless the program has chosen one.
 pub fn install_provider() {
@@ -46,7 +46,7 @@ pub fn trusted(tls: &Tls) -> Result<Option<Pem<Vec<CertificateDer<'static>>>>> {
 pub fn system() -> Result<Vec<CertificateDer<'static>>> {
     let found = rustls_native_certs::load_native_certs().certs;
     if found.is_empty() {
-        return Err(bad("this system has no certificates of signers to trust")
+        return Err(bad_url("this system has no certificates of signers to trust")
             .with_hint("Install the package ca-certificates, or give the server's signer with ca=FILE"));
     }
     Ok(found)
@@ -60,7 +60,7 @@ pub fn own(tls: &Tls) -> Result<Option<Own>> {
     let config = ClientConfig::builder().with_root_certificates(RootCertStore::empty());
     config.with_client_auth_cert(own.chain.content.clone(), own.key.content.clone_key()).map_err(|error| {
         let (cert, key) = (cert_file.display(), key_file.display());
-        bad(format!("the certificate {cert} (cert=) and the key {key} (key=) cannot be used together"))
+        bad_url(format!("the certificate {cert} (cert=) and the key {key} (key=) cannot be used together"))
             .with_source(error)
             .with_hint("Do they belong together, and is it an X.509 certificate of version 3?")
     })?;
@@ -75,7 +75,7 @@ pub fn client_config(tls: &Tls) -> Result<Arc<ClientConfig>> {
         Some(pem) => {
             for certificate in pem.content {
                 roots.add(certificate).map_err(|error| {
-                    bad("a certificate of the file in ca= cannot be trusted as a signer").with_source(error)
+                    bad_url("a certificate of the file in ca= cannot be trusted as a signer").with_source(error)
                 })?;
             }
         }
@@ -86,7 +86,7 @@ pub fn client_config(tls: &Tls) -> Result<Arc<ClientConfig>> {
         None => config.with_no_client_auth(),
         Some(own) => config
             .with_client_auth_cert(own.chain.content, own.key.content)
-            .map_err(|error| bad("the client's certificate cannot be used").with_source(error))?,
+            .map_err(|error| bad_url("the client's certificate cannot be used").with_source(error))?,
     }))
 }
 
@@ -94,16 +94,18 @@ pub fn client_config(tls: &Tls) -> Result<Arc<ClientConfig>> {
 pub fn server_name(tls: &Tls, host: &str) -> Result<ServerName<'static>> {
     let name = tls.server_name.as_deref().unwrap_or(host).to_owned();
     ServerName::try_from(name).map_err(|_| {
-        bad("the server's name is not one that a certificate can have")
+        bad_url("the server's name is not one that a certificate can have")
             .with_hint("It is a host's name or an IP address, without a port; give another with server_name=NAME")
     })
 }
 
-/// Whether a certificate could have this name at all.
-pub fn check_name(tls: &Tls) -> Result<()> {
+/// Whether the settings of encryption, if there is any, fit together and name what a certificate can name.
+pub fn check(tls: Option<&Tls>) -> Result<()> {
+    let Some(tls) = tls else { return Ok(()) };
+    tls.check()?;
     match tls.server_name.as_deref().map(ServerName::try_from) {
         None | Some(Ok(_)) => Ok(()),
-        Some(Err(_)) => Err(bad("the parameter server_name is not a name that a certificate can have")
+        Some(Err(_)) => Err(bad_url("the parameter server_name is not a name that a certificate can have")
             .with_hint("It is a host's name or an IP address, without a port")),
     }
 }
@@ -163,11 +165,7 @@ fn file(path: &Path, parameter: &str) -> Result<Vec<u8>> {
 }
 
 fn unreadable(path: &Path, parameter: &str, what: &str) -> Error {
-    bad(format!("the file {} ({parameter}=) {what}", path.display()))
-}
-
-fn bad(what: impl Into<String>) -> Error {
-    Error::new(ErrorKind::BadUrl, what)
+    bad_url(format!("the file {} ({parameter}=) {what}", path.display()))
 }
 
 const PEM: &str = "It is a PEM file: text with -----BEGIN CERTIFICATE-----";

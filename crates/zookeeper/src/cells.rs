@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use tenure_core::{LockName, Result, Versioned};
+use tenure_core::{LockName, Result, Versioned, random};
 
 use crate::error::refused;
 use crate::inner::Inner;
@@ -71,9 +71,7 @@ impl Inner {
             let Some(value) = value else {
                 return Ok(self.read_cell(&path).await?.is_none().then_some(0)); // there is none, and there shall be none
             };
-            let mut life = [0; 8];
-            getrandom::fill(&mut life).expect("the kernel has random numbers");
-            let life = format!("{path}/{:016x}", u64::from_be_bytes(life));
+            let life = format!("{path}/{:016x}", u64::from_be_bytes(random()));
             let create = |path, data: &[u8]| Op::Create { path, data: data.to_vec(), kind: NodeKind::Persistent };
             vec![create(path.clone(), value), create(life, &[])]
         } else {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure_core::{Address, Error, ErrorKind, Result, Secret, StoreUrl, Tls, bad_value};
+use tenure_core::{Address, Result, Secret, StoreUrl, Tls, bad_url, bad_value};
 
 use crate::layout::{Layout, check_path};
 
@@ -99,7 +99,7 @@ impl Settings {
             "zks" => true,
             other => {
                 let what = format!("the ZooKeeper store has no scheme {other:?}");
-                return Err(bad(what).with_hint(format!("It is one of {}", SCHEMES.join(", "))));
+                return Err(bad_url(what).with_hint(format!("It is one of {}", SCHEMES.join(", "))));
             }
         };
         let known: Vec<&str> = PARAMETERS.iter().copied().filter(|name| tls || !Tls::PARAMETERS.contains(name)).collect();
@@ -124,13 +124,7 @@ impl Settings {
         if let Some(root) = url.parameter("root") {
             settings.root = root.trim_end_matches('/').to_owned();
         }
-        for (name, field) in [
-            ("connect_limit", &mut settings.connect_limit),
-            ("answer_limit", &mut settings.answer_limit),
-            ("patience", &mut settings.patience),
-        ] {
-            url.read_duration(name, field)?;
-        }
+        url.read_limits(&mut settings.connect_limit, &mut settings.answer_limit, &mut settings.patience)?;
         settings.check()?;
         Ok(settings)
     }
@@ -138,17 +132,17 @@ impl Settings {
     /// Whether the values are within their limits, wherever they come from.
     pub(crate) fn check(&self) -> Result<()> {
         if self.servers.is_empty() {
-            return Err(bad("a ZooKeeper URL names at least one server").with_hint("zk://host1,host2,host3"));
+            return Err(bad_url("a ZooKeeper URL names at least one server").with_hint("zk://host1,host2,host3"));
         }
         for (name, path) in [("the path of the URL", &self.chroot), ("the parameter root", &self.root)] {
             if !path.is_empty() {
                 check_path(path).map_err(|why| {
-                    bad(format!("{name} is no path of ZooKeeper's: it {why}")).with_hint("Such as /apps/tenure")
+                    bad_url(format!("{name} is no path of ZooKeeper's: it {why}")).with_hint("Such as /apps/tenure")
                 })?;
             }
         }
         if self.root.is_empty() && self.layout == Layout::Tenure {
-            return Err(bad("the parameter root cannot be empty").with_hint("Such as root=/tenure"));
+            return Err(bad_url("the parameter root cannot be empty").with_hint("Such as root=/tenure"));
         }
         for (name, value, least) in [
             ("connect_limit", self.connect_limit, Duration::from_millis(1)),
@@ -159,10 +153,7 @@ impl Settings {
                 return Err(bad_value(name, &format!("{value:?}"), "from 1ms to 24h"));
             }
         }
-        if let Some(tls) = &self.tls {
-            tls.check()?;
-            tenure_tls::check_name(tls)?;
-        }
+        tenure_tls::check(self.tls.as_ref())?;
         Ok(())
     }
 
@@ -197,11 +188,11 @@ fn login(url: &StoreUrl) -> Result<Option<Login>> {
         (None, None) if url.parameter("auth").is_none() => return Ok(None),
         (Some(user), Some(_)) => user.to_owned(),
         _ => {
-            return Err(bad("a login is a user and a password, both").with_hint("zk://user:password@host1,host2,host3"));
+            return Err(bad_url("a login is a user and a password, both").with_hint("zk://user:password@host1,host2,host3"));
         }
     };
     if user.contains(':') {
-        return Err(bad("the user of a ZooKeeper login has no colon"));
+        return Err(bad_url("the user of a ZooKeeper login has no colon"));
     }
     let password = Secret::new(url.password().unwrap_or_default());
     Ok(Some(if sasl { Login::Sasl { user, password } } else { Login::Digest { user, password } }))
@@ -209,12 +200,10 @@ fn login(url: &StoreUrl) -> Result<Option<Login>> {
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-fn bad(what: impl Into<String>) -> Error {
-    Error::new(ErrorKind::BadUrl, what)
-}
-
 #[cfg(test)]
 mod tests {
+    use tenure_core::ErrorKind;
+
     use super::*;
 
     fn read(url: &str) -> Result<Settings> {

@@ -7,7 +7,7 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use tenure_core::{Address, ClaimId, Clock, Instant, margin};
+use tenure_core::{Address, ClaimId, Clock, Instant, jitter, margin, random};
 use tokio::io::AsyncWriteExt;
 use tokio::time::timeout;
 
@@ -35,7 +35,7 @@ impl Members {
     /// From a random one on, so that clients spread over them.
     pub(crate) fn new(settings: &Settings) -> Self {
         let addresses = settings.servers.clone();
-        let next = (random() * addresses.len() as f64) as usize;
+        let next = u32::from_le_bytes(random()) as usize % addresses.len();
         Members { addresses, next, failures: 0 }
     }
 
@@ -49,16 +49,10 @@ impl Members {
         self.failures += 1;
         if (self.failures as usize).is_multiple_of(self.addresses.len()) {
             let round = (self.failures as usize / self.addresses.len()).min(6) as u32;
-            tokio::time::sleep(Duration::from_millis(5 << round).mul_f64(0.5 + random())).await;
+            let pause = Duration::from_millis(5 << round);
+            tokio::time::sleep(pause / 2 + jitter(pause)).await;
         }
     }
-}
-
-/// Between 0 and 1.
-fn random() -> f64 {
-    let mut bytes = [0; 4];
-    getrandom::fill(&mut bytes).expect("the kernel has random numbers");
-    f64::from(u32::from_le_bytes(bytes)) / (f64::from(u32::MAX) + 1.0)
 }
 
 /// Opens a new session with whichever member answers.

@@ -84,7 +84,7 @@ impl Fault {
             }
             Cause::Login => error(ErrorKind::Backend, "it does not accept the login")
                 .with_hint("Look at user and password of the URL; auth=sasl is for names of the server's JAAS file, auth=digest for ACLs"),
-            Cause::Settings(error) => Error::new(error.kind(), error.to_string()),
+            Cause::Settings(error) => error.clone(),
             Cause::Expired => error(ErrorKind::Unavailable, "the session is over").with_hint("Ask again: that is another session"),
             Cause::Closed => error(ErrorKind::Unavailable, "this client was closed").with_hint("Connect again"),
         }

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::backend::{Finding, Level};
+use tenure_core::backend::Finding;
 use tenure_core::{Address, DEFAULT_TTL, Result};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -35,23 +35,21 @@ impl Inner {
         let user = self.session(DEFAULT_TTL).await?;
         let mut findings = vec![session(user.0.timeout)];
         let login = match &self.settings.login {
-            None => finding(
-                Level::Warning,
+            None => Finding::warning(
                 "access",
                 "no login: every node is everybody's, and anybody may break a lock. Give user and password in the URL",
             ),
-            Some(_) => finding(Level::Good, "access", "nodes belong to the login that made them"),
+            Some(_) => Finding::good("access", "nodes belong to the login that made them"),
         };
         findings.push(login);
         if self.settings.tls.is_none() && self.settings.login.is_some() {
-            findings.push(finding(
-                Level::Warning,
+            findings.push(Finding::warning(
                 "encryption",
                 "the login travels in the clear: use zks:// and the servers' secureClientPort",
             ));
         }
         if self.settings.tls.is_some() {
-            findings.push(finding(Level::Good, "encryption", "TLS"));
+            findings.push(Finding::good("encryption", "TLS"));
         } else {
             let mut said = Vec::new();
             for address in &self.settings.servers {
@@ -83,14 +81,14 @@ fn read(text: &str) -> Said {
 
 fn session(granted: Duration) -> Finding {
     if granted == DEFAULT_TTL {
-        return finding(Level::Good, "session timeout", &format!("{granted:?}, as was asked for"));
+        return Finding::good("session timeout", format!("{granted:?}, as was asked for"));
     }
     let how = if granted < DEFAULT_TTL { "at most" } else { "at least" };
     let says = format!(
         "asked for {DEFAULT_TTL:?}, the servers grant {how} {granted:?}: that is what holds are trusted for and what a dead holder \
          costs. minSessionTimeout and maxSessionTimeout change it, 2 and 20 ticks if nobody has set them"
     );
-    finding(Level::Warning, "session timeout", &says)
+    Finding::warning("session timeout", says)
 }
 
 fn members(said: &[(String, Option<Said>)]) -> Vec<Finding> {
@@ -98,46 +96,41 @@ fn members(said: &[(String, Option<Said>)]) -> Vec<Finding> {
     let answered: Vec<_> = said.iter().filter_map(|(at, said)| said.as_ref().map(|said| (at, said))).collect();
     for (at, said) in said {
         match said {
-            None => findings.push(finding(
-                Level::Warning,
-                &format!("{at}: member"),
+            None => findings.push(Finding::warning(
+                format!("{at}: member"),
                 "it does not answer: if it is down, the others must carry on",
             )),
-            Some(said) if said.mode.is_none() => findings.push(finding(
-                Level::Warning,
-                &format!("{at}: member"),
+            Some(said) if said.mode.is_none() => findings.push(Finding::warning(
+                format!("{at}: member"),
                 "it does not answer srvr: 4lw.commands.whitelist does not allow it, or it has no quorum",
             )),
             Some(Said { mode: Some(mode), .. }) if mode == "read-only" => {
-                findings.push(finding(Level::Bad, &format!("{at}: member"), "it is read-only: cut off from its quorum"));
+                findings.push(Finding::bad(format!("{at}: member"), "it is read-only: cut off from its quorum"));
             }
             Some(_) => {}
         }
         if let Some(version) = said.as_ref().and_then(|said| said.version)
             && version < OLDEST
         {
-            findings.push(finding(
-                Level::Bad,
-                &format!("{at}: version"),
+            findings.push(Finding::bad(
+                format!("{at}: version"),
                 "ZooKeeper 3.5.3 or newer is needed: older ones have no containers",
             ));
         }
     }
     let versions: BTreeSet<_> = answered.iter().filter_map(|(_, said)| said.version).collect();
     if let Some((major, minor, patch)) = versions.first().filter(|version| **version >= OLDEST) {
-        findings.push(finding(Level::Good, "version", &format!("{major}.{minor}.{patch}")));
+        findings.push(Finding::good("version", format!("{major}.{minor}.{patch}")));
     }
     let alone = answered.iter().any(|(_, said)| said.mode.as_deref() == Some("standalone"));
     let leads = answered.iter().any(|(_, said)| said.mode.as_deref() == Some("leader"));
     findings.push(match (alone, leads) {
-        (true, _) => finding(
-            Level::Warning,
+        (true, _) => Finding::warning(
             "ensemble",
             "one server: while it is down, no lock can be had, and every session ends. Three carry on when one is lost",
         ),
-        (_, true) => finding(Level::Good, "ensemble", &format!("{} members in the URL, one of them leads", said.len())),
-        _ => finding(
-            Level::Warning,
+        (_, true) => Finding::good("ensemble", format!("{} members in the URL, one of them leads", said.len())),
+        _ => Finding::warning(
             "ensemble",
             "none of the members in the URL says that it leads: name all of them, so that each can be reached",
         ),
@@ -145,12 +138,10 @@ fn members(said: &[(String, Option<Said>)]) -> Vec<Finding> {
     findings
 }
 
-fn finding(level: Level, what: &str, says: &str) -> Finding {
-    Finding { level, what: what.to_owned(), says: says.to_owned() }
-}
-
 #[cfg(test)]
 mod tests {
+    use tenure_core::backend::Level;
+
     use super::*;
 
     const SRVR: &str = "Zookeeper version: 3.8.0-5a02a05eddb59aee6ac762f7ea82e92a68eb9c0f, built on 2022-02-25\n\

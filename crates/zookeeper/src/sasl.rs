@@ -22,9 +22,7 @@ impl Answer {
 
 /// The answer to a challenge; `None` if it is none.
 pub(crate) fn answer(challenge: &[u8], user: &str, password: &str) -> Option<Answer> {
-    let mut bytes = [0; 16];
-    getrandom::fill(&mut bytes).expect("the kernel has random numbers");
-    answer_with(challenge, user, password, &hex(&bytes))
+    answer_with(challenge, user, password, &hex(&tenure_core::random::<16>()))
 }
 
 fn answer_with(challenge: &[u8], user: &str, password: &str, cnonce: &str) -> Option<Answer> {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::{Fence, Rule, Verdict, storable};
-use crate::backend::BoxFuture;
+use crate::backend::async_trait;
 use crate::{LockName, Result, Token};
 
 /// A fence in this process's memory: for tests, and for resources that live no longer than the process does.
@@ -47,31 +47,28 @@ impl MemoryFence {
     }
 }
 
+#[async_trait]
 impl Fence for MemoryFence {
     fn describe(&self) -> String {
         "memory".to_owned()
     }
 
-    fn advance<'a>(&'a self, name: &'a LockName, token: Token, rule: Rule) -> BoxFuture<'a, Result<Verdict>> {
-        Box::pin(async move {
-            storable(token)?;
-            let mut marks = self.marks();
-            let verdict = Verdict::of(marks.get(name).copied(), token, rule);
-            if verdict.is_accepted() {
-                marks.insert(name.clone(), token);
-            }
-            Ok(verdict)
-        })
+    async fn advance(&self, name: &LockName, token: Token, rule: Rule) -> Result<Verdict> {
+        storable(token)?;
+        let mut marks = self.marks();
+        let verdict = Verdict::of(marks.get(name).copied(), token, rule);
+        if verdict.is_accepted() {
+            marks.insert(name.clone(), token);
+        }
+        Ok(verdict)
     }
 
-    fn highest<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<Option<Token>>> {
-        Box::pin(async { Ok(self.marks().get(name).copied()) })
+    async fn highest(&self, name: &LockName) -> Result<Option<Token>> {
+        Ok(self.marks().get(name).copied())
     }
 
-    fn probe(&self, number: u64) -> BoxFuture<'_, Result<()>> {
-        Box::pin(async move {
-            self.0.probed.store(number, Ordering::Relaxed);
-            Ok(())
-        })
+    async fn probe(&self, number: u64) -> Result<()> {
+        self.0.probed.store(number, Ordering::Relaxed);
+        Ok(())
     }
 }

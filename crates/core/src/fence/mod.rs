@@ -20,13 +20,12 @@ mod memory;
 mod raised;
 mod rule;
 
+use crate::backend::async_trait;
+use crate::{Error, ErrorKind, LockName, Mode, Result, Sequencer, Token};
 pub use gate::{Gate, Turn};
 pub use memory::MemoryFence;
 pub use raised::{Marks, Raised};
 pub use rule::{Rule, Verdict};
-
-use crate::backend::BoxFuture;
-use crate::{Error, ErrorKind, LockName, Mode, Result, Sequencer, Token};
 
 /// The highest token that was shown for each name, kept where the resource is.
 ///
@@ -40,20 +39,21 @@ use crate::{Error, ErrorKind, LockName, Mode, Result, Sequencer, Token};
 /// - **Unknown is an error.** Without an answer the token may have been shown or not. Showing it again is always right.
 /// - **Cancel safety.** Every future may be dropped at any await; the token may have been shown or not.
 /// - **Only this.** It needs no lock, no table of locks and no right to lock.
+#[async_trait]
 pub trait Fence: Send + Sync + 'static {
     /// Where it is kept, in words and without secrets: `sqlite:/var/lib/app/fence.db`.
     fn describe(&self) -> String;
 
     /// Shows a token. Accepted if nobody has shown a higher one and it is plausible; from then on lower ones are refused. An
     /// equal one is accepted: a holder writes many times.
-    fn advance<'a>(&'a self, name: &'a LockName, token: Token, rule: Rule) -> BoxFuture<'a, Result<Verdict>>;
+    async fn advance(&self, name: &LockName, token: Token, rule: Rule) -> Result<Verdict>;
 
     /// The highest token that was shown for the name. Changes nothing.
-    fn highest<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<Option<Token>>>;
+    async fn highest(&self, name: &LockName) -> Result<Option<Token>>;
 
     /// One plain write to the same store, as lasting as what a fence remembers, with nothing compared: what
     /// `tenure bench --fence` divides by. It touches no name's token; `number` is to be another one each time.
-    fn probe(&self, number: u64) -> BoxFuture<'_, Result<()>>;
+    async fn probe(&self, number: u64) -> Result<()>;
 }
 
 /// The token to show for a write to what the lock `name` protects: what a store's `fence(&mut tx, …)` checks in the transaction.

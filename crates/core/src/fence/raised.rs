@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use super::{Fence, Rule, Verdict, storable};
-use crate::backend::BoxFuture;
+use crate::backend::async_trait;
 use crate::lease::Failure;
 use crate::lease::tries::Tries;
 use crate::{LockName, Result, Token};
@@ -15,6 +15,7 @@ use crate::{LockName, Result, Token};
 /// A number for each name in a store, which only rises. Each method is one attempt; [`Raised`] tries again where that may help.
 ///
 /// Numbers are tokens as databases keep them, 0 and up.
+#[async_trait]
 pub trait Marks: Send + Sync + 'static {
     /// Where it is, in words and without secrets.
     fn describe(&self) -> String;
@@ -24,13 +25,13 @@ pub trait Marks: Send + Sync + 'static {
 
     /// Raises the name's number to `token` if it is lower, in one step that lasts; whether it was. A name without a number is given
     /// one. With `least`: only if there is a number, and it is at least so high.
-    fn raise<'a>(&'a self, name: &'a LockName, token: i64, least: Option<i64>) -> BoxFuture<'a, Result<bool, Failure>>;
+    async fn raise(&self, name: &LockName, token: i64, least: Option<i64>) -> Result<bool, Failure>;
 
     /// The name's number. As lasting as what [`raise`](Marks::raise) said yes to.
-    fn look<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<Option<i64>, Failure>>;
+    async fn look(&self, name: &LockName) -> Result<Option<i64>, Failure>;
 
     /// As of [`Fence::probe`].
-    fn probe(&self, number: i64) -> BoxFuture<'_, Result<(), Failure>>;
+    async fn probe(&self, number: i64) -> Result<(), Failure>;
 }
 
 /// A [`Fence`] over [`Marks`].
@@ -38,26 +39,16 @@ pub trait Marks: Send + Sync + 'static {
 pub struct Raised<M>(pub M);
 
 impl<M: Marks> Raised<M> {
-    /// Tries until there is an answer, or no sense in it any more. Whatever is tried here may be done twice.
-    async fn insist<'a, T>(&'a self, mut attempt: impl FnMut() -> BoxFuture<'a, Result<T, Failure>>) -> Result<T> {
-        let mut tries = Tries::within(self.0.limit(), self.0.describe());
-        loop {
-            match tries.limit(attempt()).await {
-                Ok(done) => return Ok(done),
-                Err(failure) => {
-                    if !tries.again(&failure).await {
-                        return Err(failure.error);
-                    }
-                }
-            }
-        }
+    /// Whatever is tried here may be done twice.
+    fn tries(&self) -> Tries {
+        Tries::within(self.0.limit(), self.0.describe())
     }
 
     async fn show(&self, name: &LockName, token: Token, rule: Rule) -> Result<Verdict> {
         let number = storable(token)?;
         loop {
             let least = rule.needs(token).map(|least| least.get() as i64); // less than the token, so it fits
-            if self.insist(|| self.0.raise(name, number, least)).await? {
+            if self.tries().insist(|| self.0.raise(name, number, least)).await? {
                 return Ok(Verdict::Accepted);
             }
             let highest = self.look(name).await?;
@@ -70,26 +61,27 @@ impl<M: Marks> Raised<M> {
     }
 
     async fn look(&self, name: &LockName) -> Result<Option<Token>> {
-        let number = self.insist(|| self.0.look(name)).await?;
+        let number = self.tries().insist(|| self.0.look(name)).await?;
         Ok(number.map(|number| Token::new(number.max(0) as u64)))
     }
 }
 
+#[async_trait]
 impl<M: Marks> Fence for Raised<M> {
     fn describe(&self) -> String {
         self.0.describe()
     }
 
-    fn advance<'a>(&'a self, name: &'a LockName, token: Token, rule: Rule) -> BoxFuture<'a, Result<Verdict>> {
-        Box::pin(async move { self.show(name, token, rule).await.map_err(|error| error.with_name(name)) })
+    async fn advance(&self, name: &LockName, token: Token, rule: Rule) -> Result<Verdict> {
+        self.show(name, token, rule).await.map_err(|error| error.with_name(name))
     }
 
-    fn highest<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<Option<Token>>> {
-        Box::pin(async move { self.look(name).await.map_err(|error| error.with_name(name)) })
+    async fn highest(&self, name: &LockName) -> Result<Option<Token>> {
+        self.look(name).await.map_err(|error| error.with_name(name))
     }
 
-    fn probe(&self, number: u64) -> BoxFuture<'_, Result<()>> {
+    async fn probe(&self, number: u64) -> Result<()> {
         let number = (number & i64::MAX as u64) as i64; // another one each time: a database does not write what is there already
-        Box::pin(self.insist(move || self.0.probe(number)))
+        self.tries().insist(|| self.0.probe(number)).await
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::client::Asker;
+use crate::options::options;
 use crate::{Client, Error, ErrorKind, Guard, Instant, Kind, LockName, Mode, Result, Token, Wait};
 
 /// Several names as one lock: all of them or none. Names are sorted and taken once each, so two multi-locks that share
@@ -23,6 +24,8 @@ pub struct Multi {
     asks: Vec<Asker>,
 }
 
+options!(Multi: setters);
+
 impl Multi {
     pub(crate) fn new<N: AsRef<str>>(client: &Client, names: impl IntoIterator<Item = N>) -> Result<Self> {
         let names: BTreeSet<LockName> = names.into_iter().map(LockName::new).collect::<Result<_>>()?;
@@ -38,44 +41,13 @@ impl Multi {
         self.asks.iter().map(|ask| &ask.name)
     }
 
-    /// As on every kind: see [`Mutex::ttl`](crate::Mutex::ttl).
-    pub fn ttl(self, ttl: Duration) -> Result<Self> {
-        let ttl = crate::options::ttl(ttl)?;
-        Ok(self.each(|ask| ask.options.ttl = ttl))
+    fn asker(&self) -> &Asker {
+        &self.asks[0]
     }
 
-    /// As on every kind: see [`Mutex::keep`](crate::Mutex::keep).
-    pub fn keep(self, keep: bool) -> Self {
-        self.each(|ask| ask.options.keep = keep)
-    }
-
-    /// As on every kind: see [`Mutex::min_hold`](crate::Mutex::min_hold).
-    pub fn min_hold(self, min_hold: Duration) -> Result<Self> {
-        let min_hold = self.asks[0].delay("a minimum hold", min_hold)?;
-        Ok(self.each(|ask| ask.options.min_hold = min_hold))
-    }
-
-    /// As on every kind: see [`Mutex::max_hold`](crate::Mutex::max_hold).
-    pub fn max_hold(self, max_hold: Duration) -> Result<Self> {
-        let max_hold = crate::options::ttl(max_hold)?;
-        Ok(self.each(|ask| ask.options.max_hold = Some(max_hold)))
-    }
-
-    /// As on every kind: see [`Mutex::lock_delay`](crate::Mutex::lock_delay).
-    pub fn lock_delay(self, lock_delay: Duration) -> Result<Self> {
-        let lock_delay = self.asks[0].delay("a lock-delay", lock_delay)?;
-        Ok(self.each(|ask| ask.options.lock_delay = lock_delay))
-    }
-
-    /// As on every kind: see [`Mutex::note`](crate::Mutex::note).
-    pub fn note(self, note: impl AsRef<str>) -> Result<Self> {
-        let note = crate::Note::new(note)?;
-        Ok(self.each(|ask| ask.options.note = Some(note.clone())))
-    }
-
-    /// As on every kind: see [`Mutex::spin`](crate::Mutex::spin).
-    pub fn spin(self, backoff: crate::Backoff) -> Self {
-        self.each(|ask| ask.options.spin = Some(backoff))
+    fn set(mut self, set: impl Fn(&mut Asker)) -> Self {
+        self.asks.iter_mut().for_each(set);
+        self
     }
 
     /// Locks all names, waiting for as long as it takes.
@@ -129,11 +101,6 @@ impl Multi {
             return Ok(None);
         }
         Ok(Some(taken))
-    }
-
-    fn each(mut self, set: impl Fn(&mut Asker)) -> Self {
-        self.asks.iter_mut().for_each(set);
-        self
     }
 }
 

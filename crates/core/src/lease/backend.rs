@@ -1,16 +1,12 @@
 //! The contract, over a [`Desk`].
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::tries::Tries;
-use super::{Answer, Desk, Inner};
-use crate::backend::{Abilities, Backend, BoxFuture, Finding, released};
+use super::{Desk, Inner};
+use crate::backend::{Abilities, Backend, Finding, async_trait, released};
 use crate::keeper::News;
 use crate::{Ask, Claim, Grant, LockName, Renewal, Result, Token, Versioned, View, Wait};
-
-/// How often a watcher looks: the server tells those who hold and wait, not those who only watch.
-const WATCH_EVERY: Duration = Duration::from_millis(75);
 
 /// A store that is a [`Desk`], as a backend.
 pub struct Lease<D: Desk> {
@@ -41,34 +37,13 @@ impl<D: Desk> Drop for Lease<D> {
     }
 }
 
-/// Tries a verb again that is the same when it is done twice.
-macro_rules! insist {
-    ($self:ident, $attempt:expr) => {{
-        let mut tries = Tries::of(&$self.inner.desk);
-        loop {
-            match tries.limit($attempt).await {
-                Ok(said) => break Ok(said),
-                Err(failure) if tries.again(&failure).await => {}
-                Err(failure) => break Err(failure.error),
-            }
-        }
-    }};
-}
-
 impl<D: Desk> Lease<D> {
-    /// A verb that is not the same when it is done twice: only what certainly was not executed is tried again.
-    async fn once<'a, T>(&'a self, attempt: impl Fn() -> BoxFuture<'a, Answer<T>> + Send) -> Result<T> {
-        let mut tries = Tries::of(&self.inner.desk);
-        loop {
-            match tries.limit(attempt()).await {
-                Ok(said) => return Ok(said.value),
-                Err(failure) if failure.fate == super::Fate::Refused && tries.again(&failure).await => {}
-                Err(failure) => return Err(failure.error),
-            }
-        }
+    fn tries(&self) -> Tries {
+        Tries::of(&self.inner.desk)
     }
 }
 
+#[async_trait]
 impl<D: Desk> Backend for Lease<D> {
     fn abilities(&self) -> Abilities {
         self.inner.desk.abilities()
@@ -82,72 +57,55 @@ impl<D: Desk> Backend for Lease<D> {
         self.inner.ear.attach(news);
     }
 
-    fn acquire<'a>(&'a self, claim: &'a Claim, wait: Wait) -> BoxFuture<'a, Result<Option<Grant>>> {
-        Box::pin(self.inner.acquire(claim, wait))
+    async fn acquire(&self, claim: &Claim, wait: Wait) -> Result<Option<Grant>> {
+        self.inner.acquire(claim, wait).await
     }
 
-    fn renew<'a>(&'a self, claims: &'a [Claim]) -> BoxFuture<'a, Vec<Result<Renewal>>> {
-        Box::pin(self.inner.renew(claims))
+    async fn renew(&self, claims: &[Claim]) -> Vec<Result<Renewal>> {
+        self.inner.renew(claims).await
     }
 
-    fn release<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<()>> {
-        Box::pin(async move { released(self.inner.end(claim, claim.min_hold).await?, claim, self.describe()) })
+    async fn release(&self, claim: &Claim) -> Result<()> {
+        released(self.inner.end(claim, claim.min_hold).await?, claim, self.describe())
     }
 
-    fn downgrade<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<bool>> {
-        Box::pin(async move { insist!(self, self.inner.desk.downgrade(claim)).map(|said| said.value) })
+    async fn downgrade(&self, claim: &Claim) -> Result<bool> {
+        Ok(self.tries().insist(|| self.inner.desk.downgrade(claim)).await?.value)
     }
 
-    fn view<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<View>> {
-        Box::pin(async move { insist!(self, self.inner.desk.view(name)).map(|said| said.value) })
+    async fn view(&self, name: &LockName) -> Result<View> {
+        Ok(self.tries().insist(|| self.inner.desk.view(name)).await?.value)
     }
 
-    fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a LockName>, limit: usize) -> BoxFuture<'a, Result<Vec<View>>> {
-        Box::pin(async move { insist!(self, self.inner.desk.list(prefix, after, limit)).map(|said| said.value) })
+    async fn list(&self, prefix: &str, after: Option<&LockName>, limit: usize) -> Result<Vec<View>> {
+        Ok(self.tries().insist(|| self.inner.desk.list(prefix, after, limit)).await?.value)
     }
 
-    fn watch<'a>(&'a self, name: &'a LockName, seen: &'a View) -> BoxFuture<'a, Result<View>> {
-        Box::pin(async move {
-            loop {
-                let view = self.view(name).await?;
-                if !view.says_the_same_as(seen) {
-                    return Ok(view);
-                }
-                tokio::time::sleep(WATCH_EVERY).await;
-            }
-        })
+    async fn ask(&self, name: &LockName, ask: &Ask) -> Result<usize> {
+        Ok(self.tries().once(|| self.inner.desk.request(name, ask)).await?.value)
     }
 
-    fn ask<'a>(&'a self, name: &'a LockName, ask: &'a Ask) -> BoxFuture<'a, Result<usize>> {
-        Box::pin(self.once(move || self.inner.desk.request(name, ask)))
+    async fn break_holds(&self, name: &LockName, only: Option<Token>) -> Result<usize> {
+        Ok(self.tries().once(|| self.inner.desk.break_holds(name, only)).await?.value)
     }
 
-    fn break_holds<'a>(&'a self, name: &'a LockName, only: Option<Token>) -> BoxFuture<'a, Result<usize>> {
-        Box::pin(self.once(move || self.inner.desk.break_holds(name, only)))
+    async fn cell_get(&self, name: &LockName) -> Result<Versioned> {
+        Ok(self.tries().insist(|| self.inner.desk.cell_get(name)).await?.value)
     }
 
-    fn cell_get<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<Versioned>> {
-        Box::pin(async move { insist!(self, self.inner.desk.cell_get(name)).map(|said| said.value) })
+    async fn cell_set(&self, name: &LockName, expected: u64, value: Option<&[u8]>) -> Result<Option<u64>> {
+        Ok(self.tries().once(|| self.inner.desk.cell_set(name, expected, value)).await?.value)
     }
 
-    fn cell_set<'a>(
-        &'a self,
-        name: &'a LockName,
-        expected: u64,
-        value: Option<&'a [u8]>,
-    ) -> BoxFuture<'a, Result<Option<u64>>> {
-        Box::pin(self.once(move || self.inner.desk.cell_set(name, expected, value)))
+    async fn probe(&self) -> Result<()> {
+        Ok(self.tries().insist(|| self.inner.desk.probe()).await?.value)
     }
 
-    fn probe(&self) -> BoxFuture<'_, Result<()>> {
-        Box::pin(async move { insist!(self, self.inner.desk.probe()).map(|said| said.value) })
+    async fn examine(&self) -> Result<Vec<Finding>> {
+        self.inner.desk.examine().await
     }
 
-    fn examine(&self) -> BoxFuture<'_, Result<Vec<Finding>>> {
-        self.inner.desk.examine()
-    }
-
-    fn close(&self) -> BoxFuture<'_, Result<()>> {
-        Box::pin(self.inner.leave())
+    async fn close(&self) -> Result<()> {
+        self.inner.leave().await
     }
 }

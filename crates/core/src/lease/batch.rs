@@ -171,7 +171,7 @@ impl<D: Desk> Inner<D> {
                         let _ = asker.send(value.map(|value| Reply { sent, said: Said { now, value } }));
                     }
                 }
-                Err(failure) => askers.into_iter().for_each(|asker| drop(asker.send(Err(failure.copy())))),
+                Err(failure) => askers.into_iter().for_each(|asker| drop(asker.send(Err(failure.clone())))),
             }
             next = L::lane(&self).next();
         }

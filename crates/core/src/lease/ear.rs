@@ -57,9 +57,9 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 
-use super::{Listener, Message, Touched, jitter};
+use super::{Listener, Message, Touched};
 use crate::keeper::News;
-use crate::{Claim, ClaimId, Error, Grant, HANDOVER_TTL, Instant, LockName, margin};
+use crate::{Claim, ClaimId, Error, Grant, HANDOVER_TTL, Instant, LockName, jitter, margin};
 
 /// How often a client with waiters makes itself heard.
 pub(crate) const HEARTBEAT: Duration = Duration::from_secs(1);
@@ -425,14 +425,14 @@ impl Ear {
     }
 
     /// A look had no answer: try again after a while, unless that has gone on for longer than `patience`.
-    pub(crate) fn unheard(&self, id: ClaimId, again_in: Duration, patience: Duration, error: impl FnOnce() -> Error) {
+    pub(crate) fn unheard(&self, id: ClaimId, again_in: Duration, patience: Duration, error: &Error) {
         let now = Instant::now();
         let mut waits = self.waits();
         let Some(waiter) = waits.waiters.get_mut(&id) else { return };
         waiter.due = Some(now + again_in);
         if now.since(waiter.heard) > patience {
             drop(waits);
-            self.tell(id, Verdict::Failed(error()));
+            self.tell(id, Verdict::Failed(error.clone()));
         }
     }
 

@@ -21,13 +21,13 @@ mod unended;
 mod wait;
 
 use std::collections::HashMap;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
 
-use crate::backend::{Abilities, BoxFuture, Finding};
+use crate::backend::{Abilities, Finding, async_trait};
 use crate::record::ClientKey;
 use crate::{Ask, Claim, ClaimId, Error, Instant, Kind, LockName, Result, Token, Versioned, View};
 
@@ -35,7 +35,7 @@ pub use self::backend::Lease;
 use self::batch::Lane;
 use self::ear::Ear;
 use self::tidy::Sweeps;
-pub use self::tries::Tries;
+pub use self::tries::{Tries, pause_after};
 use self::unended::Unended;
 
 /// How long the server keeps the place of a waiter whose client it does not hear of.
@@ -50,6 +50,7 @@ pub const MARK: Duration = Duration::from_secs(60);
 /// Every method is **one attempt**: it sends one request, and says in its [`Failure`] whether the server may have executed it
 /// and whether another try may help. Trying again is the caller's. Every future may be dropped at any await: the request may
 /// then be executed or not.
+#[async_trait]
 pub trait Desk: Send + Sync + 'static {
     /// What the store does.
     fn abilities(&self) -> Abilities;
@@ -67,69 +68,59 @@ pub trait Desk: Send + Sync + 'static {
     fn attach(&self, listener: Arc<dyn Listener>);
 
     /// Asks for claims, all in one commit, in the order of their names. An answer for each, in the same order.
-    fn ask<'a>(&'a self, asks: &'a [Asking]) -> BoxFuture<'a, Answer<Vec<Asked>>>;
+    async fn ask(&self, asks: &[Asking]) -> Answer<Vec<Asked>>;
 
     /// Ends claims, all in one commit, in the order of their names. On a connection that
     /// asks do not hold up, or on one that is idle when it is looked at.
-    fn end<'a>(&'a self, ends: &'a [Ending]) -> BoxFuture<'a, Answer<Vec<Ended>>>;
+    async fn end(&self, ends: &[Ending]) -> Answer<Vec<Ended>>;
 
     /// Renews holds, an answer for each. Dropped, it took too long: the connection that carried it carries nothing more.
-    fn renew<'a>(&'a self, claims: &'a [Claim]) -> BoxFuture<'a, Answer<Vec<Renewed>>>;
+    async fn renew(&self, claims: &[Claim]) -> Answer<Vec<Renewed>>;
 
     /// Sees to it that there is a connection for [`touch`](Desk::touch). Making one may take longer than a look may: dropped, it goes on
     /// being made.
-    fn stand_ready(&self) -> BoxFuture<'_, std::result::Result<(), Failure>> {
-        Box::pin(std::future::ready(Ok(())))
+    async fn stand_ready(&self) -> std::result::Result<(), Failure> {
+        Ok(())
     }
 
     /// Looks after waiters: lets in whom time alone has made room for, and says how each stands. With `beat` the places of all
     /// of this client's waiters, also of those that are not listed, are kept for [`ALIVE`] from now on. What others had to say
     /// to this client is fetched along.
-    fn touch<'a>(&'a self, beat: bool, waiters: &'a [(LockName, ClaimId)]) -> BoxFuture<'a, Answer<Looked>>;
+    async fn touch(&self, beat: bool, waiters: &[(LockName, ClaimId)]) -> Answer<Looked>;
 
     /// Makes a reader of the writer that holds an rw lock; `false` if it is not held any more.
-    fn downgrade<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Answer<bool>>;
+    async fn downgrade(&self, claim: &Claim) -> Answer<bool>;
 
     /// Who holds and who waits.
-    fn view<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Answer<View>>;
+    async fn view(&self, name: &LockName) -> Answer<View>;
 
     /// See [`Backend::list`](crate::Backend::list).
-    fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a LockName>, limit: usize) -> BoxFuture<'a, Answer<Vec<View>>>;
+    async fn list(&self, prefix: &str, after: Option<&LockName>, limit: usize) -> Answer<Vec<View>>;
 
     /// Leaves a request with every holder, and tells them. How many.
-    fn request<'a>(&'a self, name: &'a LockName, ask: &'a Ask) -> BoxFuture<'a, Answer<usize>>;
+    async fn request(&self, name: &LockName, ask: &Ask) -> Answer<usize>;
 
     /// Ends holds by force, and tells their holders. How many.
-    fn break_holds<'a>(&'a self, name: &'a LockName, only: Option<Token>) -> BoxFuture<'a, Answer<usize>>;
+    async fn break_holds(&self, name: &LockName, only: Option<Token>) -> Answer<usize>;
 
     /// See [`Backend::cell_get`](crate::Backend::cell_get).
-    fn cell_get<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Answer<Versioned>>;
+    async fn cell_get(&self, name: &LockName) -> Answer<Versioned>;
 
     /// See [`Backend::cell_set`](crate::Backend::cell_set).
-    fn cell_set<'a>(
-        &'a self,
-        name: &'a LockName,
-        expected: u64,
-        value: Option<&'a [u8]>,
-    ) -> BoxFuture<'a, Answer<Option<u64>>>;
+    async fn cell_set(&self, name: &LockName, expected: u64, value: Option<&[u8]>) -> Answer<Option<u64>>;
 
     /// Removes names that nobody has used for `quiet`, and what dead clients left behind, among at most `limit` names after this one;
     /// the last name it looked at, or `None` at the end. Marks whose time is over and clients that are dead go along.
-    fn tidy_after<'a>(
-        &'a self,
-        after: Option<&'a LockName>,
-        limit: usize,
-        quiet: Duration,
-    ) -> BoxFuture<'a, Answer<Option<LockName>>>;
+    async fn tidy_after(&self, after: Option<&LockName>, limit: usize, quiet: Duration) -> Answer<Option<LockName>>;
 
     /// Removes what this client has in the store besides names.
-    fn leave(&self) -> BoxFuture<'_, Answer<()>>;
+    async fn leave(&self) -> Answer<()>;
 
     /// The smallest request that a grant could possibly cost.
-    fn probe(&self) -> BoxFuture<'_, Answer<()>>;
+    async fn probe(&self) -> Answer<()>;
 
     /// What could hurt.
-    fn examine(&self) -> BoxFuture<'_, Result<Vec<Finding>>>;
+    async fn examine(&self) -> Result<Vec<Finding>>;
 }
 
 /// How long an idle name stays in the store: a hot one is locked again long before.
@@ -157,7 +148,7 @@ pub struct Said<T> {
 pub type Answer<T> = std::result::Result<Said<T>, Failure>;
 
 /// One attempt that failed.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Failure {
     /// For the person who must act.
     pub error: Error,
@@ -174,13 +165,6 @@ pub enum Fate {
     Refused,
     /// It may have been executed, or may still be.
     Unknown,
-}
-
-impl Failure {
-    /// The same words for somebody else who was in the same boat.
-    fn copy(&self) -> Failure {
-        Failure { error: Error::new(self.error.kind(), self.error.to_string()), fate: self.fate, again: self.again }
-    }
 }
 
 impl From<Failure> for Error {
@@ -385,7 +369,11 @@ impl<D: Desk> Inner<D> {
     }
 }
 
-/// At random, up to `longest`.
-pub(crate) fn jitter(longest: Duration) -> Duration {
-    crate::Environment::real().between(Duration::ZERO, longest)
+/// A flag that says that somebody is at it; dropped, nobody is.
+pub struct Lowered(pub Arc<AtomicBool>);
+
+impl Drop for Lowered {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
 }

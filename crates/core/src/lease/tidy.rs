@@ -109,24 +109,15 @@ impl<D: Desk> Inner<D> {
 
     /// The client is about to end: what it leaves in the store besides its holds goes now, and so does all else that is idle.
     pub(crate) async fn leave(&self) -> Result<()> {
-        let (mut after, mut requests, mut tries) = (None, 0, Tries::of(&self.desk));
-        while requests < MAX_REQUESTS_AT_CLOSE {
-            match tries.limit(self.desk.tidy_after(after.as_ref(), NAMES_AT_ONCE, Duration::ZERO)).await {
-                Ok(said) => (after, requests, tries) = (said.value, requests + 1, Tries::of(&self.desk)),
-                Err(failure) if tries.again(&failure).await => continue,
-                Err(failure) => return Err(failure.error),
-            }
+        let mut after = None;
+        for _ in 0..MAX_REQUESTS_AT_CLOSE {
+            let tidied = || self.desk.tidy_after(after.as_ref(), NAMES_AT_ONCE, Duration::ZERO);
+            after = Tries::of(&self.desk).insist(tidied).await?.value;
             if after.is_none() {
                 break;
             }
         }
-        loop {
-            match tries.limit(self.desk.leave()).await {
-                Ok(_) => return Ok(()),
-                Err(failure) if tries.again(&failure).await => {}
-                Err(failure) => return Err(failure.error),
-            }
-        }
+        Tries::of(&self.desk).insist(|| self.desk.leave()).await.map(drop)
     }
 }
 

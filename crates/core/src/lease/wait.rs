@@ -8,15 +8,15 @@
 //! stays is granted to nobody: nobody renews it, and the name is closed until its ttl is over.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::batch::Reply;
 use super::ear::{Due, Heard, Verdict};
 use super::tries::Tries;
 use super::unended::Unconfirmed;
-use super::{Asked, Asking, Copies, Desk, Ended, Inner, Looked, MARK, Renewed, Said, jitter};
-use crate::{Claim, ClaimId, Clock, Error, ErrorKind, Grant, Instant, LockName, Renewal, Result, Wait, margin};
+use super::{Asked, Asking, Copies, Desk, Ended, Inner, Looked, Lowered, MARK, Renewed, Said};
+use crate::{Claim, ClaimId, Clock, Error, ErrorKind, Grant, Instant, LockName, Renewal, Result, Wait, jitter, margin};
 
 /// How many waiters one request looks after.
 const TOUCH_AT_ONCE: usize = 250;
@@ -135,7 +135,8 @@ impl<D: Desk> Inner<D> {
         let earlier = self.doubtful().insert(claim.id, Copies::Unknown);
         let mut doubt = Doubt { inner: self, id: claim.id, remains: earlier == Some(Copies::Unknown) };
         let mut tries = Tries::of(&self.desk);
-        let answer = self.ask_until_answered(&mut tries, claim, queue).await;
+        let asking = Asking { claim: claim.clone(), queue };
+        let answer = tries.insist(|| self.send(&asking)).await; // with the same id, while that may help
         doubt.remains |= !tries.clean;
         let Reply { sent, said: Said { now, value } } = match answer {
             Ok(reply) => reply,
@@ -180,18 +181,6 @@ impl<D: Desk> Inner<D> {
             Asked::Ended => {
                 let what = "this claim was ended before its request arrived";
                 Err(Error::new(ErrorKind::Unavailable, what).with_hint("Ask again: that is another claim"))
-            }
-        }
-    }
-
-    /// Asks again with the same id while that may help.
-    async fn ask_until_answered(self: &Arc<Self>, tries: &mut Tries, claim: &Claim, queue: bool) -> Result<Reply<Asked>> {
-        let asking = Asking { claim: claim.clone(), queue };
-        loop {
-            match tries.limit(self.send(&asking)).await {
-                Ok(reply) => return Ok(reply),
-                Err(failure) if tries.again(&failure).await => {}
-                Err(failure) => return Err(failure.error),
             }
         }
     }
@@ -279,7 +268,7 @@ impl<D: Desk> Inner<D> {
         let sent = Instant::now();
         let Said { now, value } = match self.desk.renew(claims).await {
             Ok(said) => said,
-            Err(failure) => return claims.iter().map(|_| Err(failure.copy().error)).collect(),
+            Err(failure) => return claims.iter().map(|_| Err(failure.error.clone())).collect(),
         };
         self.ear.read_clock(Heard { sent, then: now });
         let mut renewed = value.into_iter();
@@ -369,18 +358,8 @@ impl<D: Desk> Inner<D> {
             self.ear.missed_a_beat(again_in);
         }
         for (_, id) in batch {
-            let words = || Error::new(error.kind(), error.to_string());
-            self.ear.unheard(*id, again_in, self.desk.limits().patience, words);
+            self.ear.unheard(*id, again_in, self.desk.limits().patience, &error);
         }
         false
-    }
-}
-
-/// A flag that says that somebody is at it; dropped, nobody is.
-struct Lowered(Arc<AtomicBool>);
-
-impl Drop for Lowered {
-    fn drop(&mut self) {
-        self.0.store(false, Ordering::Relaxed);
     }
 }

@@ -8,7 +8,7 @@ use tokio::time::timeout;
 
 use super::ballot::Ballot;
 use super::{Members, Node};
-use crate::backend::{BoxFuture, Finding, Level};
+use crate::backend::{BoxFuture, Finding};
 use crate::{Ask, Error, Fingerprint, Holder, LockName, Result, Sequencer, Standing, Token, View, Waiter};
 
 /// Asks every node at once and waits for all, or their limit: a look is not worth more.
@@ -257,7 +257,7 @@ pub(super) async fn examine(members: &Arc<Members>) -> Vec<Finding> {
     });
     let mut all = ballot.all().await;
     all.sort_by_key(|(node, _)| *node);
-    let unanswered = |says: String| vec![Finding { level: Level::Bad, what: "answer".to_owned(), says }];
+    let unanswered = |says: String| vec![Finding::bad("answer", says)];
     let mut findings = Vec::new();
     for (node, answer) in all {
         let found = match answer {

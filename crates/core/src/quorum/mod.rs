@@ -65,7 +65,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use self::claims::Claims;
-use crate::backend::{Abilities, Backend, BoxFuture, Fencing, Finding, Level, Liveness, Waiting, released};
+use crate::backend::{Abilities, Backend, Fencing, Finding, Liveness, Waiting, async_trait, released};
 use crate::keeper::{Listener, News};
 use crate::options::within;
 use crate::{
@@ -74,12 +74,13 @@ use crate::{
 };
 
 /// A store that can be one of several: beside the [`Backend`] contract it has a voice of its own.
+#[async_trait]
 pub trait Node: Backend {
     /// No token that this node gives for the name from now on is this low. The highest it has given or was told of.
     ///
     /// # Cancel safety
     /// Dropped before it completes, the counter may or may not have been raised, which harms nobody.
-    fn raise<'a>(&'a self, name: &'a LockName, at_least: Token) -> BoxFuture<'a, Result<Token>>;
+    async fn raise(&self, name: &LockName, at_least: Token) -> Result<Token>;
 
     /// Whether its grants count right now; the error says why not. A node that may have forgotten holds it granted has no
     /// vote until the longest ttl anybody may have asked for is over. Must not wait.
@@ -257,6 +258,7 @@ impl Listener for Ear {
     }
 }
 
+#[async_trait]
 impl Backend for Quorum {
     fn abilities(&self) -> Abilities {
         let nodes = || self.0.nodes.iter().map(|node| node.abilities());
@@ -294,68 +296,66 @@ impl Backend for Quorum {
         }
     }
 
-    fn acquire<'a>(&'a self, claim: &'a Claim, wait: Wait) -> BoxFuture<'a, Result<Option<Grant>>> {
-        Box::pin(ask::acquire(&self.0, claim, wait))
+    async fn acquire(&self, claim: &Claim, wait: Wait) -> Result<Option<Grant>> {
+        ask::acquire(&self.0, claim, wait).await
     }
 
-    fn renew<'a>(&'a self, claims: &'a [Claim]) -> BoxFuture<'a, Vec<Result<Renewal>>> {
-        Box::pin(keep::renew(&self.0, claims))
+    async fn renew(&self, claims: &[Claim]) -> Vec<Result<Renewal>> {
+        keep::renew(&self.0, claims).await
     }
 
-    fn release<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<()>> {
-        Box::pin(async move { released(keep::release(&self.0, claim).await?, claim, self.describe()) })
+    async fn release(&self, claim: &Claim) -> Result<()> {
+        released(keep::release(&self.0, claim).await?, claim, self.describe())
     }
 
-    fn downgrade<'a>(&'a self, _: &'a Claim) -> BoxFuture<'a, Result<bool>> {
-        Box::pin(async { Err(Error::new(ErrorKind::Unsupported, "a quorum cannot downgrade a write lock")) })
+    async fn downgrade(&self, _: &Claim) -> Result<bool> {
+        Err(Error::new(ErrorKind::Unsupported, "a quorum cannot downgrade a write lock"))
     }
 
-    fn view<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<View>> {
-        Box::pin(look::view(&self.0, name))
+    async fn view(&self, name: &LockName) -> Result<View> {
+        look::view(&self.0, name).await
     }
 
-    fn check<'a>(&'a self, sequencer: &'a Sequencer) -> BoxFuture<'a, Result<Standing>> {
-        Box::pin(look::check(&self.0, sequencer))
+    async fn check(&self, sequencer: &Sequencer) -> Result<Standing> {
+        look::check(&self.0, sequencer).await
     }
 
-    fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a LockName>, limit: usize) -> BoxFuture<'a, Result<Vec<View>>> {
-        Box::pin(look::list(&self.0, prefix, after, limit))
+    async fn list(&self, prefix: &str, after: Option<&LockName>, limit: usize) -> Result<Vec<View>> {
+        look::list(&self.0, prefix, after, limit).await
     }
 
-    fn watch<'a>(&'a self, name: &'a LockName, seen: &'a View) -> BoxFuture<'a, Result<View>> {
-        Box::pin(look::watch(&self.0, name, seen))
+    async fn watch(&self, name: &LockName, seen: &View) -> Result<View> {
+        look::watch(&self.0, name, seen).await
     }
 
-    fn ask<'a>(&'a self, name: &'a LockName, ask: &'a Ask) -> BoxFuture<'a, Result<usize>> {
-        Box::pin(look::ask(&self.0, name, ask))
+    async fn ask(&self, name: &LockName, ask: &Ask) -> Result<usize> {
+        look::ask(&self.0, name, ask).await
     }
 
-    fn break_holds<'a>(&'a self, name: &'a LockName, only: Option<Token>) -> BoxFuture<'a, Result<usize>> {
-        Box::pin(look::break_holds(&self.0, name, only))
+    async fn break_holds(&self, name: &LockName, only: Option<Token>) -> Result<usize> {
+        look::break_holds(&self.0, name, only).await
     }
 
-    fn cell_get<'a>(&'a self, _: &'a LockName) -> BoxFuture<'a, Result<crate::Versioned>> {
-        Box::pin(async { Err(no_cells()) })
+    async fn cell_get(&self, _: &LockName) -> Result<crate::Versioned> {
+        Err(no_cells())
     }
 
-    fn cell_set<'a>(&'a self, _: &'a LockName, _: u64, _: Option<&'a [u8]>) -> BoxFuture<'a, Result<Option<u64>>> {
-        Box::pin(async { Err(no_cells()) })
+    async fn cell_set(&self, _: &LockName, _: u64, _: Option<&[u8]>) -> Result<Option<u64>> {
+        Err(no_cells())
     }
 
-    fn probe(&self) -> BoxFuture<'_, Result<()>> {
-        Box::pin(look::probe(&self.0))
+    async fn probe(&self) -> Result<()> {
+        look::probe(&self.0).await
     }
 
-    fn examine(&self) -> BoxFuture<'_, Result<Vec<Finding>>> {
-        Box::pin(async {
-            let mut findings = vec![self.0.who_votes()];
-            findings.extend(look::examine(&self.0).await);
-            Ok(findings)
-        })
+    async fn examine(&self) -> Result<Vec<Finding>> {
+        let mut findings = vec![self.0.who_votes()];
+        findings.extend(look::examine(&self.0).await);
+        Ok(findings)
     }
 
-    fn close(&self) -> BoxFuture<'_, Result<()>> {
-        Box::pin(look::close(&self.0))
+    async fn close(&self) -> Result<()> {
+        look::close(&self.0).await
     }
 }
 
@@ -367,14 +367,13 @@ impl Members {
             .filter_map(|node| node.vote().err().map(|error| format!("{}: {error}", node.describe())))
             .collect();
         let (many, voting) = (self.nodes.len(), self.nodes.len() - silent.len());
-        let level = match voting {
-            _ if silent.is_empty() => Level::Good,
-            _ if voting >= self.majority() => Level::Warning,
-            _ => Level::Bad,
-        };
         let why = if silent.is_empty() { String::new() } else { format!("; not {}", silent.join("; not ")) };
         let says = format!("{voting} of {many} nodes vote, and {} must agree{why}", self.majority());
-        Finding { level, what: "votes".to_owned(), says }
+        match voting {
+            _ if silent.is_empty() => Finding::good("votes", says),
+            _ if voting >= self.majority() => Finding::warning("votes", says),
+            _ => Finding::bad("votes", says),
+        }
     }
 }
 

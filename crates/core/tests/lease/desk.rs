@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
-use tenure_core::backend::{Abilities, BoxFuture, Fencing, Finding, Level, Liveness, Reach, Waiting};
+use tenure_core::backend::{Abilities, BoxFuture, Fencing, Finding, Level, Liveness, Reach, Waiting, async_trait};
 use tenure_core::lease::{
     ALIVE, Answer, Asked, Asking, Desk, Ended, Ending, Failure, Fate, Limits, Listener, Looked, Message, QUIET, Renewed,
     Said, Touched,
@@ -244,6 +244,7 @@ fn left(record: &Record, id: ClaimId, now: Instant) -> Duration {
     }
 }
 
+#[async_trait]
 impl Desk for RecordDesk {
     fn abilities(&self) -> Abilities {
         Abilities {
@@ -282,27 +283,25 @@ impl Desk for RecordDesk {
         let _ = self.listener.set(listener);
     }
 
-    fn ask<'a>(&'a self, asks: &'a [Asking]) -> BoxFuture<'a, Answer<Vec<Asked>>> {
+    async fn ask(&self, asks: &[Asking]) -> Answer<Vec<Asked>> {
         assert!(asks.is_sorted_by(|one, other| one.claim.name <= other.claim.name), "in the order of their names");
         let ask = move |server: &Server, state: &mut State, at: Moment| {
             asks.iter().map(|ask| ask_one(self.client, server, state, at, ask)).collect()
         };
-        match self.server.next.lock().unwrap().pop_front() {
-            Some(Fortune::Lost) => Box::pin(async { Err(broken(Fate::Unknown)) }),
-            Some(Fortune::Unanswered) => {
-                let done: BoxFuture<'a, Answer<Vec<Asked>>> = self.once(ask);
-                Box::pin(async { done.await.and_then(|_| Err(broken(Fate::Unknown))) })
-            }
-            Some(Fortune::Refused) => Box::pin(async { Err(Failure { again: false, ..broken(Fate::Refused) }) }),
-            Some(Fortune::Locked) => self.once(move |_, _, _| vec![Asked::Locked; asks.len()]),
-            None => self.request(ask),
+        let fortune = self.server.next.lock().unwrap().pop_front();
+        match fortune {
+            Some(Fortune::Lost) => Err(broken(Fate::Unknown)),
+            Some(Fortune::Unanswered) => self.once(ask).await.and_then(|_| Err(broken(Fate::Unknown))),
+            Some(Fortune::Refused) => Err(Failure { again: false, ..broken(Fate::Refused) }),
+            Some(Fortune::Locked) => self.once(move |_, _, _| vec![Asked::Locked; asks.len()]).await,
+            None => self.request(ask).await,
         }
     }
 
-    fn end<'a>(&'a self, ends: &'a [Ending]) -> BoxFuture<'a, Answer<Vec<Ended>>> {
+    async fn end(&self, ends: &[Ending]) -> Answer<Vec<Ended>> {
         assert!(ends.is_sorted_by(|one, other| one.name <= other.name), "in the order of their names");
         if self.server.loses_ends.load(Ordering::Relaxed) {
-            return Box::pin(async { Err(Failure { again: false, ..broken(Fate::Unknown) }) });
+            return Err(Failure { again: false, ..broken(Fate::Unknown) });
         }
         self.server.ends.lock().unwrap().push(ends.len());
         self.request(move |server, state, at| {
@@ -315,9 +314,10 @@ impl Desk for RecordDesk {
             };
             ends.iter().map(end).collect()
         })
+        .await
     }
 
-    fn renew<'a>(&'a self, claims: &'a [Claim]) -> BoxFuture<'a, Answer<Vec<Renewed>>> {
+    async fn renew(&self, claims: &[Claim]) -> Answer<Vec<Renewed>> {
         self.request(move |server, state, at| {
             let breaks = server.breaks.swap(false, Ordering::Relaxed);
             for claim in claims.iter().filter(|_| breaks) {
@@ -329,13 +329,14 @@ impl Desk for RecordDesk {
             };
             claims.iter().map(renew).collect()
         })
+        .await
     }
 
-    fn touch<'a>(&'a self, beat: bool, waiters: &'a [(LockName, ClaimId)]) -> BoxFuture<'a, Answer<Looked>> {
-        let has_mail = |server: &Server| server.state().mail.contains_key(&self.client);
-        if has_mail(&self.server) && self.server.loses_mail.swap(false, Ordering::Relaxed) {
+    async fn touch(&self, beat: bool, waiters: &[(LockName, ClaimId)]) -> Answer<Looked> {
+        let has_mail = self.server.state().mail.contains_key(&self.client);
+        if has_mail && self.server.loses_mail.swap(false, Ordering::Relaxed) {
             self.server.state().mail.remove(&self.client);
-            return Box::pin(async { Err(broken(Fate::Unknown)) });
+            return Err(broken(Fate::Unknown));
         }
         self.request(move |server, state, at| {
             if beat {
@@ -373,59 +374,61 @@ impl Desk for RecordDesk {
             }
             Looked { waiters, mail: state.mail.remove(&self.client).unwrap_or_default() }
         })
+        .await
     }
 
-    fn downgrade<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Answer<bool>> {
+    async fn downgrade(&self, claim: &Claim) -> Answer<bool> {
         self.request(move |server, state, at| {
             let verb = |record: &mut Record, woken: &mut Vec<Wake>| record.downgrade(claim.id, at, woken);
             state.with(server, &claim.name, at, verb).unwrap_or_default()
         })
+        .await
     }
 
-    fn view<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Answer<View>> {
+    async fn view(&self, name: &LockName) -> Answer<View> {
         self.request(move |_, state, at| {
             state.names.get(name).map_or_else(|| View::free(name.clone()), |(record, _)| record.view(name, at.now))
         })
+        .await
     }
 
-    fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a LockName>, limit: usize) -> BoxFuture<'a, Answer<Vec<View>>> {
+    async fn list(&self, prefix: &str, after: Option<&LockName>, limit: usize) -> Answer<Vec<View>> {
         self.request(move |_, state, at| {
             let names = state.names.iter().filter(|(name, _)| name.as_str().starts_with(prefix));
             let names = names.filter(|(name, _)| after.is_none_or(|after| *name > after));
             let views = names.map(|(name, (record, _))| record.view(name, at.now));
             views.filter(|view| !view.is_free()).take(limit).collect()
         })
+        .await
     }
 
-    fn request<'a>(&'a self, name: &'a LockName, ask: &'a Ask) -> BoxFuture<'a, Answer<usize>> {
+    async fn request(&self, name: &LockName, ask: &Ask) -> Answer<usize> {
         self.once(move |server, state, at| {
             let told = state.with(server, name, at, |record, _| record.ask(ask)).unwrap_or_default();
             told.iter().for_each(|(client, id)| state.say(server, *client, Message::Asked(*id, ask.clone())));
             told.len()
         })
+        .await
     }
 
-    fn break_holds<'a>(&'a self, name: &'a LockName, only: Option<Token>) -> BoxFuture<'a, Answer<usize>> {
+    async fn break_holds(&self, name: &LockName, only: Option<Token>) -> Answer<usize> {
         self.once(move |server, state, at| {
             let verb = |record: &mut Record, woken: &mut Vec<Wake>| record.break_holds(only, at, woken);
             let broken = state.with(server, name, at, verb).unwrap_or_default();
             broken.iter().for_each(|(client, id)| state.say(server, *client, Message::Lost(*id)));
             broken.len()
         })
+        .await
     }
 
-    fn cell_get<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Answer<Versioned>> {
+    async fn cell_get(&self, name: &LockName) -> Answer<Versioned> {
         RecordDesk::request(self, move |_, state, _| {
             state.cells.get(name).map_or((None, 0), |(value, version)| (Some(value.clone()), *version))
         })
+        .await
     }
 
-    fn cell_set<'a>(
-        &'a self,
-        name: &'a LockName,
-        expected: u64,
-        value: Option<&'a [u8]>,
-    ) -> BoxFuture<'a, Answer<Option<u64>>> {
+    async fn cell_set(&self, name: &LockName, expected: u64, value: Option<&[u8]>) -> Answer<Option<u64>> {
         self.once(move |_, state, at| {
             let current = state.cells.get(name).map_or(0, |(_, version)| *version);
             if current != expected {
@@ -439,17 +442,13 @@ impl Desk for RecordDesk {
             state.floor = state.floor.max(version);
             Some(version)
         })
+        .await
     }
 
-    fn tidy_after<'a>(
-        &'a self,
-        after: Option<&'a LockName>,
-        limit: usize,
-        quiet: Duration,
-    ) -> BoxFuture<'a, Answer<Option<LockName>>> {
+    async fn tidy_after(&self, after: Option<&LockName>, limit: usize, quiet: Duration) -> Answer<Option<LockName>> {
         if quiet == QUIET && self.server.ignores_chores.load(Ordering::Relaxed) {
             self.server.chores.fetch_add(1, Ordering::Relaxed);
-            return Box::pin(std::future::pending());
+            return std::future::pending().await;
         }
         RecordDesk::request(self, move |_, state, at| {
             let names = state.names.keys().filter(|name| after.is_none_or(|after| *name > after));
@@ -457,21 +456,23 @@ impl Desk for RecordDesk {
             names.iter().for_each(|name| state.forget(name, at.now - quiet, at));
             names.last().filter(|_| names.len() == limit).cloned()
         })
+        .await
     }
 
-    fn leave(&self) -> BoxFuture<'_, Answer<()>> {
+    async fn leave(&self) -> Answer<()> {
         RecordDesk::request(self, move |_, state, _| {
             state.mail.remove(&self.client);
         })
+        .await
     }
 
-    fn probe(&self) -> BoxFuture<'_, Answer<()>> {
-        RecordDesk::request(self, |_, _, _| ())
+    async fn probe(&self) -> Answer<()> {
+        RecordDesk::request(self, |_, _, _| ()).await
     }
 
-    fn examine(&self) -> BoxFuture<'_, Result<Vec<Finding>>> {
+    async fn examine(&self) -> Result<Vec<Finding>> {
         let says = "the line is kept in this process".to_owned();
-        Box::pin(async { Ok(vec![Finding { level: Level::Good, what: "server".to_owned(), says }]) })
+        Ok(vec![Finding { level: Level::Good, what: "server".to_owned(), says }])
     }
 }
 

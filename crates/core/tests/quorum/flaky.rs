@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
 use std::time::Duration;
 
-use tenure_core::backend::{BoxFuture, Finding};
+use tenure_core::backend::{Finding, async_trait};
 use tenure_core::memory::Memory;
 use tenure_core::quorum::Node;
 use tenure_core::{
@@ -84,14 +84,16 @@ impl FlakyNode {
     }
 }
 
+#[async_trait]
 impl Node for FlakyNode {
-    fn raise<'a>(&'a self, name: &'a LockName, at_least: Token) -> BoxFuture<'a, Result<Token>> {
-        Box::pin(self.through(async move {
+    async fn raise(&self, name: &LockName, at_least: Token) -> Result<Token> {
+        self.through(async move {
             if self.is(Cut::Stubborn) {
                 return Err(Error::new(ErrorKind::Unavailable, "refused, as this test wants it"));
             }
             self.inner.raise(name, at_least).await
-        }))
+        })
+        .await
     }
 
     fn vote(&self) -> Result<()> {
@@ -103,6 +105,7 @@ impl Node for FlakyNode {
     }
 }
 
+#[async_trait]
 impl Backend for FlakyNode {
     fn abilities(&self) -> Abilities {
         self.inner.abilities()
@@ -116,65 +119,58 @@ impl Backend for FlakyNode {
         self.inner.attach(news);
     }
 
-    fn acquire<'a>(&'a self, claim: &'a Claim, wait: Wait) -> BoxFuture<'a, Result<Option<Grant>>> {
-        Box::pin(self.through(self.inner.acquire(claim, wait)))
+    async fn acquire(&self, claim: &Claim, wait: Wait) -> Result<Option<Grant>> {
+        self.through(self.inner.acquire(claim, wait)).await
     }
 
-    fn renew<'a>(&'a self, claims: &'a [Claim]) -> BoxFuture<'a, Vec<Result<Renewal>>> {
-        Box::pin(async move {
-            match self.through(async { Ok(self.inner.renew(claims).await) }).await {
-                Ok(answers) => answers,
-                Err(_) => claims.iter().map(|_| Err(Error::new(ErrorKind::Unavailable, "refused"))).collect(),
-            }
-        })
+    async fn renew(&self, claims: &[Claim]) -> Vec<Result<Renewal>> {
+        match self.through(async { Ok(self.inner.renew(claims).await) }).await {
+            Ok(answers) => answers,
+            Err(_) => claims.iter().map(|_| Err(Error::new(ErrorKind::Unavailable, "refused"))).collect(),
+        }
     }
 
-    fn release<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<()>> {
-        Box::pin(self.through(self.inner.release(claim)))
+    async fn release(&self, claim: &Claim) -> Result<()> {
+        self.through(self.inner.release(claim)).await
     }
 
-    fn downgrade<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<bool>> {
-        Box::pin(self.through(self.inner.downgrade(claim)))
+    async fn downgrade(&self, claim: &Claim) -> Result<bool> {
+        self.through(self.inner.downgrade(claim)).await
     }
 
-    fn view<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<View>> {
-        Box::pin(self.through(self.inner.view(name)))
+    async fn view(&self, name: &LockName) -> Result<View> {
+        self.through(self.inner.view(name)).await
     }
 
-    fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a LockName>, limit: usize) -> BoxFuture<'a, Result<Vec<View>>> {
-        Box::pin(self.through(self.inner.list(prefix, after, limit)))
+    async fn list(&self, prefix: &str, after: Option<&LockName>, limit: usize) -> Result<Vec<View>> {
+        self.through(self.inner.list(prefix, after, limit)).await
     }
 
-    fn watch<'a>(&'a self, name: &'a LockName, seen: &'a View) -> BoxFuture<'a, Result<View>> {
-        Box::pin(self.through(self.inner.watch(name, seen)))
+    async fn watch(&self, name: &LockName, seen: &View) -> Result<View> {
+        self.through(self.inner.watch(name, seen)).await
     }
 
-    fn ask<'a>(&'a self, name: &'a LockName, ask: &'a Ask) -> BoxFuture<'a, Result<usize>> {
-        Box::pin(self.through(self.inner.ask(name, ask)))
+    async fn ask(&self, name: &LockName, ask: &Ask) -> Result<usize> {
+        self.through(self.inner.ask(name, ask)).await
     }
 
-    fn break_holds<'a>(&'a self, name: &'a LockName, only: Option<Token>) -> BoxFuture<'a, Result<usize>> {
-        Box::pin(self.through(self.inner.break_holds(name, only)))
+    async fn break_holds(&self, name: &LockName, only: Option<Token>) -> Result<usize> {
+        self.through(self.inner.break_holds(name, only)).await
     }
 
-    fn cell_get<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<Versioned>> {
-        self.inner.cell_get(name)
+    async fn cell_get(&self, name: &LockName) -> Result<Versioned> {
+        self.inner.cell_get(name).await
     }
 
-    fn cell_set<'a>(
-        &'a self,
-        name: &'a LockName,
-        expected: u64,
-        value: Option<&'a [u8]>,
-    ) -> BoxFuture<'a, Result<Option<u64>>> {
-        self.inner.cell_set(name, expected, value)
+    async fn cell_set(&self, name: &LockName, expected: u64, value: Option<&[u8]>) -> Result<Option<u64>> {
+        self.inner.cell_set(name, expected, value).await
     }
 
-    fn probe(&self) -> BoxFuture<'_, Result<()>> {
-        Box::pin(self.through(self.inner.probe()))
+    async fn probe(&self) -> Result<()> {
+        self.through(self.inner.probe()).await
     }
 
-    fn examine(&self) -> BoxFuture<'_, Result<Vec<Finding>>> {
-        Box::pin(self.through(self.inner.examine()))
+    async fn examine(&self) -> Result<Vec<Finding>> {
+        self.through(self.inner.examine()).await
     }
 }

@@ -1,5 +1,7 @@
 //! URLs, read and refused.
 
+use tenure_core::ErrorKind;
+
 use super::*;
 
 fn read(url: &str) -> Result<Settings> {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mysql_async::prelude::Queryable as _;
-use tenure_core::backend::BoxFuture;
+use tenure_core::backend::async_trait;
 use tenure_core::fence::{Fence, Marks, Raised};
 use tenure_core::lease::Failure;
 use tenure_core::{LockName, Result, StoreUrl};
@@ -99,6 +99,7 @@ impl Rows {
     }
 }
 
+#[async_trait]
 impl Marks for Rows {
     fn describe(&self) -> String {
         self.settings.describe()
@@ -108,7 +109,7 @@ impl Marks for Rows {
         self.settings.answer_limit
     }
 
-    fn raise<'a>(&'a self, name: &'a LockName, token: i64, least: Option<i64>) -> BoxFuture<'a, Result<bool, Failure>> {
+    async fn raise(&self, name: &LockName, token: i64, least: Option<i64>) -> Result<bool, Failure> {
         let bytes = name.as_str().as_bytes();
         let statement = match least {
             None => self.upsert(bytes, token, &format!("GREATEST(token, {token})")),
@@ -118,21 +119,19 @@ impl Marks for Rows {
                 hex(bytes)
             ),
         };
-        Box::pin(self.changes(statement))
+        self.changes(statement).await
     }
 
-    fn look<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<Option<i64>, Failure>> {
+    async fn look(&self, name: &LockName) -> Result<Option<i64>, Failure> {
         let statement =
             format!("SELECT token FROM {}fence WHERE name = {}", self.settings.prefix, hex(name.as_str().as_bytes()));
-        Box::pin(async move {
-            let sets = self.link.send(DOING, |_| statement).await?;
-            Ok(sets.first().and_then(|rows| rows.first()).and_then(|row| number(row, 0)))
-        })
+        let sets = self.link.send(DOING, |_| statement).await?;
+        Ok(sets.first().and_then(|rows| rows.first()).and_then(|row| number(row, 0)))
     }
 
     /// To the row without a name, which no lock has.
-    fn probe(&self, number: i64) -> BoxFuture<'_, Result<(), Failure>> {
+    async fn probe(&self, number: i64) -> Result<(), Failure> {
         let statement = self.upsert(b"", number, &number.to_string());
-        Box::pin(async move { self.changes(statement).await.map(drop) })
+        self.changes(statement).await.map(drop)
     }
 }

@@ -1,5 +1,7 @@
 //! URLs that are right, URLs that are wrong, and secrets that stay secret.
 
+use tenure_core::ErrorKind;
+
 use super::*;
 
 fn read(text: &str) -> Result<Settings> {

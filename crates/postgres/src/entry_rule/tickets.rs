@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use tenure_core::record::{ClientKey, Moment, Record, Stage, Ticket};
+use tenure_core::record::{ClientKey, Moment, Record, Stage};
 use tenure_core::{ClaimId, Instant, Mode};
 
-use super::moment;
+use tenure_testkit::histories::{change_in, ends, moment};
 
 /// Waiters are alive while their clients are; those of `heard` are.
 pub(super) fn set_alive(record: &mut Record, alive: &HashMap<ClientKey, u64>, heard: Option<ClientKey>) {
@@ -18,28 +18,11 @@ pub(super) fn set_alive(record: &mut Record, alive: &HashMap<ClientKey, u64>, he
     }
 }
 
-pub(super) fn waits(ticket: &Ticket) -> bool {
-    matches!(ticket.stage, Stage::Waiting { .. })
-}
-
 pub(super) fn room(mode: Mode) -> u32 {
     match mode {
         Mode::Permits { of, .. } => of.get(),
         Mode::Exclusive | Mode::Shared => i32::MAX as u32,
     }
-}
-
-pub(super) fn ends(stage: &Stage) -> Instant {
-    match stage {
-        Stage::Waiting { alive_until } => *alive_until,
-        Stage::Held { expires, .. } | Stage::Closing { expires, .. } => *expires,
-    }
-}
-
-/// What is left of a holder's window: its ticket's, which need not be its claim's.
-pub(super) fn left(record: &Record, id: ClaimId, at: Moment) -> Duration {
-    let ticket = record.line.iter().find(|ticket| ticket.id == id).expect("it was let in");
-    (ends(&ticket.stage) - ticket.lock_delay).since(at.now)
 }
 
 pub(super) fn left_with_delay(record: &Record, id: ClaimId, at: Moment) -> Duration {
@@ -50,6 +33,5 @@ pub(super) fn left_with_delay(record: &Record, id: ClaimId, at: Moment) -> Durat
 /// Whether a waiter is the first, and then when time alone may let somebody in: the earliest end of a hold.
 pub(super) fn standing(record: &Record, id: ClaimId, at: Moment) -> (bool, Option<Duration>) {
     let first = record.first_waiter() == Some(id);
-    let holds = record.line.iter().filter(|ticket| !waits(ticket));
-    (first, holds.map(|ticket| ends(&ticket.stage).since(at.now)).min().filter(|_| first))
+    (first, change_in(record, at).filter(|_| first))
 }

@@ -5,8 +5,7 @@
 
 use std::sync::Arc;
 use std::time::Duration;
-
-use tenure_core::backend::BoxFuture;
+use tenure_core::backend::async_trait;
 use tenure_core::fence::{Fence, Marks, Raised};
 use tenure_core::lease::{Failure, Listener};
 use tenure_core::{Error, LockName, Result, StoreUrl};
@@ -115,6 +114,7 @@ impl Rows {
     }
 }
 
+#[async_trait]
 impl Marks for Rows {
     fn describe(&self) -> String {
         self.settings.describe()
@@ -124,25 +124,23 @@ impl Marks for Rows {
         self.settings.answer_limit
     }
 
-    fn raise<'a>(&'a self, name: &'a LockName, token: i64, least: Option<i64>) -> BoxFuture<'a, Result<bool, Failure>> {
+    async fn raise(&self, name: &LockName, token: i64, least: Option<i64>) -> Result<bool, Failure> {
         let request = match least {
             None => Request::new(&self.statements.raise),
             Some(_) => Request::new(&self.statements.raise_from),
         };
         let request = request.arg(name.as_str(), Type::TEXT).arg(token, Type::INT8);
         let request = least.into_iter().fold(request, |request, least| request.arg(least, Type::INT8));
-        Box::pin(async move { Ok(!self.send(request).await?.is_empty()) })
+        Ok(!self.send(request).await?.is_empty())
     }
 
-    fn look<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<Option<i64>, Failure>> {
-        Box::pin(async move {
-            let rows = self.send(Request::new(&self.statements.look).arg(name.as_str(), Type::TEXT)).await?;
-            Ok(rows.first().and_then(|row| row.try_get(0).ok()))
-        })
+    async fn look(&self, name: &LockName) -> Result<Option<i64>, Failure> {
+        let rows = self.send(Request::new(&self.statements.look).arg(name.as_str(), Type::TEXT)).await?;
+        Ok(rows.first().and_then(|row| row.try_get(0).ok()))
     }
 
-    fn probe(&self, number: i64) -> BoxFuture<'_, Result<(), Failure>> {
+    async fn probe(&self, number: i64) -> Result<(), Failure> {
         let request = Request::new(&self.statements.probe).arg("", Type::TEXT).arg(number, Type::INT8);
-        Box::pin(async move { self.send(request).await.map(drop) })
+        self.send(request).await.map(drop)
     }
 }

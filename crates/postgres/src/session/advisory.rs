@@ -15,7 +15,7 @@ use tokio_postgres::{Row, Statement};
 use super::wire::Wire;
 use super::{Answer, Held, Notice, Tried};
 use crate::schema::Layout;
-use crate::verbs::{self, Garbled, kind_code, micros};
+use crate::verbs::{self, Garbled, micros};
 
 /// The statements, with the tables' names in them.
 pub(super) struct Statements {
@@ -140,7 +140,7 @@ impl Advisory {
     pub(super) async fn wait(&self, claim: &Claim, limit: Option<Duration>) -> Answer<Option<Token>> {
         let (id, name, shared) = (&claim.id.as_bytes()[..], claim.name.as_str(), claim.mode == Mode::Shared);
         let (ttl, os_pid) = (micros(claim.ttl), i64::from(claim.origin.pid));
-        let (kind, host, note) = (kind_code(claim.kind), &*claim.origin.host, claim.note.as_str());
+        let (kind, host, note) = (i16::from(claim.kind.number()), &*claim.origin.host, claim.note.as_str());
         // At least as long as the caller waits, which begins before the server's.
         let milliseconds = limit.map_or(0, |limit| limit.as_micros().div_ceil(1_000).clamp(1, i32::MAX as u128) as i32);
         let long_kind = i32::from(kind);
@@ -195,7 +195,7 @@ impl Advisory {
 
     /// Locks if that can be had at once.
     pub(super) async fn try_lock(&self, claim: &Claim) -> Answer<Tried> {
-        let (kind, shared) = (i32::from(kind_code(claim.kind)), claim.mode == Mode::Shared);
+        let (kind, shared) = (i32::from(claim.kind.number()), claim.mode == Mode::Shared);
         let params: [&(dyn ToSql + Sync); 3] = [&claim.name.as_str(), &kind, &shared];
         match self.number(&self.attempt, &params, "locking").await? {
             0 => Ok(Tried::Busy),
@@ -225,7 +225,7 @@ impl Advisory {
 
     /// Lets go of what was certainly held. Whether it still was: something in between may have logged in anew.
     pub(super) async fn unlock(&self, claim: &Claim, held: Held) -> Answer<bool> {
-        let (kind, shared) = (i32::from(kind_code(claim.kind)), held.mode == Mode::Shared);
+        let (kind, shared) = (i32::from(claim.kind.number()), held.mode == Mode::Shared);
         let (name, id) = (claim.name.as_str(), &claim.id.as_bytes()[..]);
         let params: [&(dyn ToSql + Sync); 5] = [&name, &kind, &shared, &id, &held.shown];
         let row = self.wire.answered(self.wire.used().query_one(&self.unlock, &params), "unlocking").await?;
@@ -234,7 +234,7 @@ impl Advisory {
 
     /// Lets go of whatever the claim has on this session, also where nobody knows what that is.
     pub(super) async fn give_up(&self, claim: &Claim) -> Answer<()> {
-        let (name, kind, id) = (claim.name.as_str(), i32::from(kind_code(claim.kind)), &claim.id.as_bytes()[..]);
+        let (name, kind, id) = (claim.name.as_str(), i32::from(claim.kind.number()), &claim.id.as_bytes()[..]);
         let params = [(&name as &(dyn ToSql + Sync), Type::TEXT), (&kind, Type::INT4), (&id, Type::BYTEA)];
         self.run(&self.statements.give_up, &params, "giving up a lock").await.map(drop)
     }
@@ -251,7 +251,7 @@ impl Advisory {
         let of = |part: fn(&Claim) -> i64| holds.iter().map(|(claim, _)| part(claim)).collect::<Vec<i64>>();
         let texts = |part: fn(&Claim) -> &str| holds.iter().map(|(claim, _)| part(claim)).collect::<Vec<&str>>();
         let ids: Vec<&[u8]> = holds.iter().map(|(claim, _)| &claim.id.as_bytes()[..]).collect();
-        let kinds: Vec<i16> = holds.iter().map(|(claim, _)| kind_code(claim.kind)).collect();
+        let kinds: Vec<i16> = holds.iter().map(|(claim, _)| i16::from(claim.kind.number())).collect();
         let shared: Vec<bool> = holds.iter().map(|(_, held)| held.mode == Mode::Shared).collect();
         let ages: Vec<i64> = holds.iter().map(|(_, held)| micros(held.age)).collect();
         let tokens: Vec<i64> = holds.iter().map(|(_, held)| held.token.get() as i64).collect();

@@ -1,17 +1,13 @@
 //! The contract, over sessions.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use tenure_core::backend::{Abilities, Backend, BoxFuture, Finding, released};
-use tenure_core::lease::{Fate, Tries};
+use tenure_core::backend::{Abilities, Backend, Finding, async_trait, released};
+use tenure_core::lease::Tries;
 use tenure_core::{Ask, Claim, Grant, LockName, News, Renewal, Result, Token, Versioned, View, Wait};
 
 use super::server::PostgresServer;
-use super::{Answer, Inner, SESSION_ABILITIES};
-
-/// How often a watcher looks: servers tell nobody who only watches.
-const WATCH_EVERY: Duration = Duration::from_millis(75);
+use super::{Inner, SESSION_ABILITIES};
 
 /// The server's own locks, as a backend.
 pub(super) struct Sessions {
@@ -38,34 +34,13 @@ impl Drop for Sessions {
     }
 }
 
-/// Tries a verb again that is the same when it is done twice.
-macro_rules! insist {
-    ($self:ident, $attempt:expr) => {{
-        let mut tries = Tries::within($self.inner.answer_limit(), $self.inner.server.describe());
-        loop {
-            match tries.limit($attempt).await {
-                Ok(said) => break Ok(said),
-                Err(failure) if tries.again(&failure).await => {}
-                Err(failure) => break Err(failure.error),
-            }
-        }
-    }};
-}
-
 impl Sessions {
-    /// A verb that is not the same when it is done twice: only what certainly was not executed is tried again.
-    async fn once<T, F: Future<Output = Answer<T>>>(&self, attempt: impl Fn() -> F) -> Result<T> {
-        let mut tries = Tries::within(self.inner.answer_limit(), self.inner.server.describe());
-        loop {
-            match tries.limit(attempt()).await {
-                Ok(said) => return Ok(said),
-                Err(failure) if failure.fate == Fate::Refused && tries.again(&failure).await => {}
-                Err(failure) => return Err(failure.error),
-            }
-        }
+    fn tries(&self) -> Tries {
+        Tries::within(self.inner.answer_limit(), self.inner.server.describe())
     }
 }
 
+#[async_trait]
 impl Backend for Sessions {
     fn abilities(&self) -> Abilities {
         SESSION_ABILITIES
@@ -79,78 +54,59 @@ impl Backend for Sessions {
         let _ = self.inner.news.set(news);
     }
 
-    fn acquire<'a>(&'a self, claim: &'a Claim, wait: Wait) -> BoxFuture<'a, Result<Option<Grant>>> {
-        Box::pin(self.inner.acquire(claim, wait))
+    async fn acquire(&self, claim: &Claim, wait: Wait) -> Result<Option<Grant>> {
+        self.inner.acquire(claim, wait).await
     }
 
-    fn renew<'a>(&'a self, claims: &'a [Claim]) -> BoxFuture<'a, Vec<Result<Renewal>>> {
-        Box::pin(self.inner.renew(claims))
+    async fn renew(&self, claims: &[Claim]) -> Vec<Result<Renewal>> {
+        self.inner.renew(claims).await
     }
 
-    fn release<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<()>> {
-        Box::pin(async move { released(self.inner.end(claim).await?, claim, self.describe()) })
+    async fn release(&self, claim: &Claim) -> Result<()> {
+        released(self.inner.end(claim).await?, claim, self.describe())
     }
 
-    fn downgrade<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<bool>> {
-        Box::pin(self.inner.downgrade(claim))
+    async fn downgrade(&self, claim: &Claim) -> Result<bool> {
+        self.inner.downgrade(claim).await
     }
 
-    fn view<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<View>> {
-        Box::pin(async move {
-            let view = insist!(self, self.inner.server.view(name))?;
-            // A server keeps nothing of a session that is over, so whoever holds is all that is known. Nobody was given 0: that is
-            // a holder that shows nothing.
-            let last = view.holders.iter().map(|holder| holder.token).filter(|token| *token > Token::new(0)).max();
-            Ok(View { last, ..view })
-        })
+    async fn view(&self, name: &LockName) -> Result<View> {
+        let view = self.tries().insist(|| self.inner.server.view(name)).await?;
+        // A server keeps nothing of a session that is over, so whoever holds is all that is known. Nobody was given 0: that is
+        // a holder that shows nothing.
+        let last = view.holders.iter().map(|holder| holder.token).filter(|token| *token > Token::new(0)).max();
+        Ok(View { last, ..view })
     }
 
-    fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a LockName>, limit: usize) -> BoxFuture<'a, Result<Vec<View>>> {
-        Box::pin(async move { insist!(self, self.inner.server.list(prefix, after, limit)) })
+    async fn list(&self, prefix: &str, after: Option<&LockName>, limit: usize) -> Result<Vec<View>> {
+        self.tries().insist(|| self.inner.server.list(prefix, after, limit)).await
     }
 
-    fn watch<'a>(&'a self, name: &'a LockName, seen: &'a View) -> BoxFuture<'a, Result<View>> {
-        Box::pin(async move {
-            loop {
-                let view = self.view(name).await?;
-                if !view.says_the_same_as(seen) {
-                    return Ok(view);
-                }
-                tokio::time::sleep(WATCH_EVERY).await;
-            }
-        })
+    async fn ask(&self, name: &LockName, ask: &Ask) -> Result<usize> {
+        self.tries().once(|| self.inner.server.request(name, ask)).await
     }
 
-    fn ask<'a>(&'a self, name: &'a LockName, ask: &'a Ask) -> BoxFuture<'a, Result<usize>> {
-        Box::pin(self.once(move || self.inner.server.request(name, ask)))
+    async fn break_holds(&self, name: &LockName, only: Option<Token>) -> Result<usize> {
+        self.tries().once(|| self.inner.server.break_holds(name, only)).await
     }
 
-    fn break_holds<'a>(&'a self, name: &'a LockName, only: Option<Token>) -> BoxFuture<'a, Result<usize>> {
-        Box::pin(self.once(move || self.inner.server.break_holds(name, only)))
+    async fn cell_get(&self, name: &LockName) -> Result<Versioned> {
+        self.tries().insist(|| self.inner.server.cell_get(name)).await
     }
 
-    fn cell_get<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<Versioned>> {
-        Box::pin(async move { insist!(self, self.inner.server.cell_get(name)) })
+    async fn cell_set(&self, name: &LockName, expected: u64, value: Option<&[u8]>) -> Result<Option<u64>> {
+        self.tries().once(|| self.inner.server.cell_set(name, expected, value)).await
     }
 
-    fn cell_set<'a>(
-        &'a self,
-        name: &'a LockName,
-        expected: u64,
-        value: Option<&'a [u8]>,
-    ) -> BoxFuture<'a, Result<Option<u64>>> {
-        Box::pin(self.once(move || self.inner.server.cell_set(name, expected, value)))
+    async fn probe(&self) -> Result<()> {
+        self.tries().insist(|| self.inner.server.probe()).await
     }
 
-    fn probe(&self) -> BoxFuture<'_, Result<()>> {
-        Box::pin(async move { insist!(self, self.inner.server.probe()) })
+    async fn examine(&self) -> Result<Vec<Finding>> {
+        self.inner.server.examine().await
     }
 
-    fn examine(&self) -> BoxFuture<'_, Result<Vec<Finding>>> {
-        Box::pin(self.inner.server.examine())
-    }
-
-    fn close(&self) -> BoxFuture<'_, Result<()>> {
-        Box::pin(self.inner.leave())
+    async fn close(&self) -> Result<()> {
+        self.inner.leave().await
     }
 }

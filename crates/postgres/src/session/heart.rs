@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use tenure_core::lease::Lowered;
 use tenure_core::{Claim, Clock, Error, ErrorKind, Instant, Renewal, Result};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -184,14 +185,5 @@ impl Inner {
             Ok(left) => left.map_err(Error::from),
             Err(_) => Err(self.silent().error),
         }
-    }
-}
-
-/// A flag that says that somebody is at it; dropped, nobody is.
-struct Lowered(Arc<std::sync::atomic::AtomicBool>);
-
-impl Drop for Lowered {
-    fn drop(&mut self) {
-        self.0.store(false, Ordering::Relaxed);
     }
 }

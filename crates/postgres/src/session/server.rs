@@ -6,7 +6,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
-use tenure_core::backend::{Finding, Level};
+use tenure_core::backend::Finding;
 use tenure_core::lease::{self, Desk as _, Failure, Fate, QUIET};
 use tenure_core::{
     Address, Ask, ClaimId, Error, ErrorKind, Fingerprint, Holder, Instant, LockName, Mode, Note, Origin, Result, Token,
@@ -337,7 +337,7 @@ impl PostgresServer {
              seconds. Each claim that waits needs a connection ({} at most) and holds back VACUUM while it waits",
             self.settings.max_sessions
         );
-        findings.push(Finding { level: Level::Good, what: "liveness".to_owned(), says });
+        findings.push(Finding::good("liveness", says));
         Ok(findings)
     }
 }

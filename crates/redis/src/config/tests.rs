@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use proptest::prelude::*;
-use tenure_core::parse_duration;
+use tenure_core::{ErrorKind, parse_duration};
 use tenure_testkit::servers::redis::{Redis, RedisOptions};
 
 use super::*;

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension, params};
-use tenure_core::backend::BoxFuture;
+use tenure_core::backend::{BoxFuture, async_trait};
 use tenure_core::fence::{Fence, Marks, Raised};
 use tenure_core::lease::{Failure, Fate};
 use tenure_core::{Error, ErrorKind, LockName, Result, StoreUrl};
@@ -98,6 +98,7 @@ fn failed(error: Error) -> Failure {
     Failure { error, fate: Fate::Unknown, again: false }
 }
 
+#[async_trait]
 impl Marks for Rows {
     fn describe(&self) -> String {
         crate::error::describe(&self.0.file.path)
@@ -108,7 +109,7 @@ impl Marks for Rows {
         schema::PATIENCE * 2
     }
 
-    fn raise<'a>(&'a self, name: &'a LockName, token: i64, least: Option<i64>) -> BoxFuture<'a, Result<bool, Failure>> {
+    async fn raise(&self, name: &LockName, token: i64, least: Option<i64>) -> Result<bool, Failure> {
         let name = name.clone();
         self.work(move |connection| {
             let changed = match least {
@@ -117,14 +118,16 @@ impl Marks for Rows {
             };
             Ok(changed > 0)
         })
+        .await
     }
 
-    fn look<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<Option<i64>, Failure>> {
+    async fn look(&self, name: &LockName) -> Result<Option<i64>, Failure> {
         let name = name.clone();
         self.work(move |connection| connection.prepare_cached(LOOK)?.query_row([name.as_str()], |row| row.get(0)).optional())
+            .await
     }
 
-    fn probe(&self, number: i64) -> BoxFuture<'_, Result<(), Failure>> {
-        self.work(move |connection| connection.prepare_cached(PROBE)?.execute([number]).map(drop))
+    async fn probe(&self, number: i64) -> Result<(), Failure> {
+        self.work(move |connection| connection.prepare_cached(PROBE)?.execute([number]).map(drop)).await
     }
 }
