@@ -98,7 +98,8 @@ impl<D: Desk> Backend for Lease<D> {
     }
 
     async fn probe(&self) -> Result<()> {
-        Ok(self.tries().insist(|| self.inner.desk.probe()).await?.value)
+        self.tries().insist(|| self.inner.desk.probe()).await?;
+        Ok(())
     }
 
     async fn examine(&self) -> Result<Vec<Finding>> {
