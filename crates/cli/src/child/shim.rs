@@ -11,6 +11,8 @@ use std::process::{Command, exit};
 
 use rustix::process::{Pid, Signal, getpid, getppid, kill_current_process_group, kill_process};
 
+use tenure::Instant;
+
 use super::{order::Order, terminal, watchdog};
 
 /// The hidden first argument that makes `tenure` a helper of itself.
@@ -79,10 +81,13 @@ fn take_terminal(mut args: impl Iterator<Item = OsString>) -> ! {
 }
 
 /// A command that watches over us; see [`watchdog`].
-pub(super) fn watchdog_command(strangers: &[Pid]) -> io::Result<Command> {
+pub(super) fn watchdog_command(group: Option<Pid>, safe_until: Instant, strangers: &[Pid]) -> io::Result<Command> {
     let mut command = helper(WATCHDOG)?;
     command
-        .args([getpid()].iter().chain(strangers).map(Pid::to_string))
+        .arg(getpid().to_string())
+        .arg(group.map_or(0, Pid::as_raw_pid).to_string())
+        .arg(safe_until.as_nanos().to_string())
+        .args(strangers.iter().map(Pid::to_string))
         // It must not keep a file system busy that the user wants to unmount.
         .current_dir("/");
     Ok(command)

@@ -49,7 +49,7 @@ pub(crate) struct Line(Arc<Mutex<Link>>);
 impl Watchdog {
     /// Starts one, which has nothing to guard yet, and does not touch `strangers`.
     pub(super) fn start(strangers: Vec<Pid>) -> io::Result<Self> {
-        let (process, pipe) = spawn(&strangers)?;
+        let (process, pipe) = spawn(None, None, &strangers)?;
         let link = Line::default();
         link.lock().pipe = Some(pipe);
         Ok(Self { process, strangers, link })
@@ -78,14 +78,9 @@ impl Watchdog {
         }
         let replace = || {
             let mut link = self.link.lock();
-            let (process, pipe) = spawn(&self.strangers)?;
+            // It is told at its birth: we may be stopped before the next line.
+            let (process, pipe) = spawn(link.group, link.safe_until, &self.strangers)?;
             link.pipe = Some(pipe);
-            if let Some(group) = link.group {
-                link.say(group)?;
-            }
-            if let Some(until) = link.safe_until {
-                link.say(until.as_nanos())?;
-            }
             Ok(process)
         };
         let failed = |error: io::Error| {
@@ -117,8 +112,8 @@ impl Watchdog {
     }
 }
 
-fn spawn(strangers: &[Pid]) -> io::Result<(Child, ChildStdin)> {
-    let mut process = shim::watchdog_command(strangers)?
+fn spawn(group: Option<Pid>, safe_until: Option<Instant>, strangers: &[Pid]) -> io::Result<(Child, ChildStdin)> {
+    let mut process = shim::watchdog_command(group, safe_until.unwrap_or(Instant::NEVER), strangers)?
         // Its own group, so that Ctrl-C and signals to ours or the command's pass it by.
         .process_group(0)
         .stdin(Stdio::piped())

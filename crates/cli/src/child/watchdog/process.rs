@@ -37,7 +37,8 @@ struct Watch {
     known: HashMap<Pid, Handle>,
 }
 
-/// Runs the watchdog; `args` are its parent, and the parent's children that are not the command's.
+/// Runs the watchdog; `args` are its parent, what it is to guard (0: it will be told) and
+/// until when, and the parent's children that are not the command's.
 pub(in super::super) fn watch(mut args: impl Iterator<Item = OsString>) -> ! {
     catch_signals();
     // It has a handle on each process that has left the group.
@@ -45,8 +46,11 @@ pub(in super::super) fn watch(mut args: impl Iterator<Item = OsString>) -> ! {
     let _ = setrlimit(Resource::Nofile, Rlimit { current: files.maximum, ..files });
     let parent = parse_pid(args.next());
     let parent_handle = Handle::open(parent).filter(|_| getppid() == Some(parent));
+    let mut number = || args.next().and_then(|arg| arg.to_str()?.parse().ok()).unwrap_or(0_u64);
+    let group = i32::try_from(number()).ok().and_then(Pid::from_raw);
+    let safe_until = Instant::from_nanos(number());
     let except = args.map(|arg| parse_pid(Some(arg))).chain([getpid()]).collect();
-    Watch { parent, parent_handle, except, group: None, safe_until: Instant::NEVER, known: HashMap::new() }.run()
+    Watch { parent, parent_handle, except, group, safe_until, known: HashMap::new() }.run()
 }
 
 /// Makes every signal that can be caught do nothing, so that `kill`, `killall` and a hangup leave the watchdog alone.
