@@ -51,4 +51,5 @@ pub(crate) use self::order::{Ending, OnLost, Order, Outcome, Stop, kill_time};
 pub(crate) use self::shim::{ENTRY, shim};
 pub(crate) use self::signals::Signals;
 pub(crate) use self::start::Child;
+pub(crate) use self::terminal::signal_group;
 pub(crate) use self::warden::Line;

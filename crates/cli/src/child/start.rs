@@ -71,6 +71,11 @@ impl Child {
         Ok(child)
     }
 
+    /// The number of the command's process group. It means the command for as long as [`supervise`](Child::supervise) runs.
+    pub(crate) fn group(&self) -> Pid {
+        self.leader
+    }
+
     /// A line to the warden, to say again and again until when the lock is safe.
     pub(crate) fn line(&self) -> io::Result<Option<Line>> {
         self.warden.line()

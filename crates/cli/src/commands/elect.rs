@@ -6,7 +6,7 @@ use serde::Serialize;
 use tenure::Client;
 
 use crate::failure::Failure;
-use crate::guarded::{HoldArgs, Job, Shape};
+use crate::guarded::{CommandArgs, HoldArgs, Job, Shape};
 use crate::print::{OriginJson, Printer, clean, clock, wall_ms};
 use crate::store::StoreArgs;
 
@@ -31,11 +31,15 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     hold: HoldArgs,
+
+    #[command(flatten)]
+    runs: CommandArgs,
 }
 
 impl Args {
     pub(crate) async fn run(&self, store: &StoreArgs, printer: &Printer) -> Result<u8, Failure> {
-        let job = Job { name: &self.name, shape: Shape::Election, hold: &self.hold, command: &self.command };
+        let (shape, hold, runs) = (Shape::Election, &self.hold, &self.runs);
+        let job = Job { name: &self.name, and: &[], shape, hold, runs, once_per: None, command: &self.command };
         job.run(store, printer).await
     }
 

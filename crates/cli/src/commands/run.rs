@@ -1,9 +1,11 @@
 //! `tenure run NAME -- COMMAND…`
 
 use std::ffi::OsString;
+use std::time::Duration;
 
+use crate::duration;
 use crate::failure::Failure;
-use crate::guarded::{HoldArgs, Job, KindArgs};
+use crate::guarded::{CommandArgs, HoldArgs, Job, KindArgs};
 use crate::print::Printer;
 use crate::store::StoreArgs;
 
@@ -27,17 +29,36 @@ pub(crate) struct Args {
     #[arg(short = 'c', long = "command", value_name = "LINE", conflicts_with = "command")]
     shell: Option<OsString>,
 
+    /// Hold this name too, as the same kind, once or more: all or none, and the loss of one is the loss of all
+    #[arg(long, value_name = "NAME", conflicts_with = "permits")]
+    and: Vec<String>,
+
+    /// Exit with 0 if it ran to an end within this time, on any host; from start to start, by the hosts' wall clocks
+    #[arg(long, value_name = "PERIOD", value_parser = duration::parse, conflicts_with_all = ["shared", "permits"])]
+    once_per: Option<Duration>,
+
     #[command(flatten)]
     kind: KindArgs,
 
     #[command(flatten)]
     hold: HoldArgs,
+
+    #[command(flatten)]
+    runs: CommandArgs,
 }
 
 impl Args {
     pub(crate) async fn run(&self, store: &StoreArgs, printer: &Printer) -> Result<u8, Failure> {
         let command = self.command();
-        let job = Job { name: &self.name, shape: self.kind.shape(), hold: &self.hold, command: &command };
+        let job = Job {
+            name: &self.name,
+            and: &self.and,
+            shape: self.kind.shape(),
+            hold: &self.hold,
+            runs: &self.runs,
+            once_per: self.once_per,
+            command: &command,
+        };
         job.run(store, printer).await
     }
 
@@ -70,6 +91,11 @@ COMMAND's environment:
                       if there are keys; see `tenure sequencer`
   TENURE_VALID_UNTIL  until when the lock is safe even if it is never renewed
                       again, in milliseconds since 1970
+  TENURE_NAME_2 ...   with --and: name, token and sequencer of the first --and
+                      end in _2, those of the next in _3
+  TENURE_PERMIT       with --permits N: a number from 0 to N-1 that no other
+                      holder has at the time; with --take 2 two of them, `0,3`.
+                      It is the mutex NAME/permit/NUMBER in `tenure ls`
   TENURE_STORE        the store, so that COMMAND's own tenure calls meet there
   TENURE_KEYS         removed: COMMAND gets its own signed sequencer, and not
                       the keys to sign others; TENURE_KEYS_FILE stays
@@ -83,6 +109,7 @@ When the lock is lost:
 Examples:
   tenure run backup -- ./backup.sh
   tenure run -n --min-hold 50s minutely -- ./job   never twice a minute
+  tenure run --once-per 23h nightly -- ./report    on one of the hosts, daily
   tenure run -w 5m -E 75 deploy -- make deploy     exit with 75 after 5 minutes
   tenure run --permits 3 gpu -- ./train.py         at most three at a time
   tenure run -s db -- ./report                     with other readers, but not

@@ -5,12 +5,14 @@ use std::path::Path;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use rustix::process::Signal;
 use tenure::{DEFAULT_TTL, Note, Wait};
 
 use crate::child::OnLost;
 use crate::duration;
 use crate::failure::Failure;
 use crate::keys::KeysArgs;
+use crate::signal_name;
 
 /// How to ask for the lock, how to hold it, and what to do when it is lost.
 #[derive(Args, Clone, Debug)]
@@ -67,6 +69,27 @@ pub(crate) struct HoldArgs {
         help_heading = "When the lock is lost"
     )]
     pub(crate) grace: Duration,
+}
+
+/// What only a command that `tenure` starts can have.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct CommandArgs {
+    /// Which ends of the command --min-hold applies to
+    #[arg(long, value_name = "END", default_value = "any", requires = "min_hold", help_heading = "Holding")]
+    pub(crate) min_hold_on: Ends,
+
+    /// Send the command this signal when `tenure ask` asks for the lock: USR1, SIGUSR1 or 10
+    #[arg(long, value_name = "SIGNAL", value_parser = signal_name::parse, help_heading = "Holding")]
+    pub(crate) on_ask: Option<Signal>,
+}
+
+/// Ways in which a command can end.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+pub(crate) enum Ends {
+    /// Any
+    Any,
+    /// Exit code 0: a failed command can be run again at once
+    Success,
 }
 
 /// What to do with the command when its lock is lost.

@@ -8,6 +8,8 @@
 //! - `fence`: what comes too late is refused, in a script
 //! - `guide`: what docs/fencing.md shows in a shell
 //! - `kinds`: writers, readers, permits, fairness, and names in use as another kind
+//! - `once`: what is not run again so soon
+//! - `several`: several names, and the numbers of permits
 //! - `signals`: `kill`, while waiting and while holding; children that ignore, fork and hide
 //! - `loss`: the lock goes, and the command with it, in time
 //! - `sequencer`: show, verify, key; what is signed
@@ -28,7 +30,9 @@ mod hold;
 mod input;
 mod kinds;
 mod loss;
+mod once;
 mod sequencer;
+mod several;
 mod signals;
 mod support;
 mod terminal;
