@@ -16,7 +16,7 @@ use crate::store::StoreArgs;
 ///
 /// Plain `run` takes the mutex that programs know as `client.mutex(NAME)`; -s and -x are the two sides of an rw lock.
 #[derive(clap::Args, Debug)]
-#[command(override_usage = USAGE, after_long_help = AFTER, after_help = "More with --help: exit codes, the command's environment, examples.")]
+#[command(override_usage = USAGE, after_long_help = AFTER, after_help = after_help(), disable_help_flag = true)]
 pub(crate) struct Args {
     /// The lock's name: any text, with / for hierarchy
     name: String,
@@ -29,13 +29,18 @@ pub(crate) struct Args {
     #[arg(short = 'c', long = "command", value_name = "LINE", conflicts_with = "command")]
     shell: Option<OsString>,
 
-    /// Hold this name too, as the same kind, once or more: all or none, and the loss of one is the loss of all
+    /// Hold this name as well; all or none; can be repeated
     #[arg(long, value_name = "NAME", conflicts_with = "permits")]
     and: Vec<String>,
 
-    /// Exit with 0 if it ran to an end within this time, on any host; from start to start, by the hosts' wall clocks
+    /// Exit with 0 if it was run within this time, on any host
     #[arg(long, value_name = "PERIOD", value_parser = duration::parse, conflicts_with_all = ["shared", "permits"])]
     once_per: Option<Duration>,
+
+    /// Print help; -h prints the options only
+    // As one line an option, which clap does in its short help only.
+    #[arg(short = 'h', long = "help", action = clap::ArgAction::HelpShort)]
+    _help: Option<bool>,
 
     #[command(flatten)]
     kind: KindArgs,
@@ -73,10 +78,17 @@ impl Args {
 
 const USAGE: &str = "tenure run [OPTIONS] NAME [--] COMMAND [ARGUMENT]...\n       tenure run [OPTIONS] NAME -c LINE";
 
+/// What stands below the options: for `-h`, where the rest is.
+fn after_help() -> &'static str {
+    let is_long = std::env::args_os().any(|arg| arg == "--help");
+    if is_long { AFTER } else { "More with --help: exit codes, the command's environment, exceptions, examples." }
+}
+
 const AFTER: &str = "\
 Exit codes:
   COMMAND's own, and 128+n if signal n ended it; 127 if there is no such
   command, 126 if it cannot be run. Otherwise:
+  0      it was not time for another run (--once-per)
   1      the lock was not acquired with -n or -w; -E chooses another code
   124    the lock was lost, and COMMAND was stopped for it
   125    tenure itself failed (bad usage, no store); COMMAND was not started
@@ -99,6 +111,11 @@ COMMAND's environment:
   TENURE_STORE        the store, so that COMMAND's own tenure calls meet there
   TENURE_KEYS         removed: COMMAND gets its own signed sequencer, and not
                       the keys to sign others; TENURE_KEYS_FILE stays
+
+Once per period:
+  --once-per counts from start to start, by the wall clocks of the hosts; say a
+  little less than cron's interval. Every exit code counts but 126 and 127; a run
+  that lost its lock does not. `tenure show` has the last one.
 
 When the lock is lost:
   The lock is renewed at a third of its --ttl. If that fails, tenure goes on

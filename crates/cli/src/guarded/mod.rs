@@ -105,7 +105,7 @@ impl Job<'_> {
                 }
             },
         };
-        let ended = self.supervise(&holds, client, source, signals).await;
+        let ended = self.supervise(&holds, client, source, signals, &teller).await;
         let outcome = if let Ok(End::Command(outcome)) = &ended { Some(outcome) } else { None };
         let was_started = outcome.filter(|outcome| !NOT_STARTED.contains(&outcome.code()));
         if let (Some((once, run)), Some(outcome)) = (run, was_started)
@@ -126,12 +126,12 @@ impl Job<'_> {
         client: &Client,
         source: &Source,
         signals: &mut Signals,
+        teller: &Teller<'_>,
     ) -> Result<End, Failure> {
         let policy = OnLost::from(self.hold.on_lost);
         let shortest_ttl = client.abilities().shortest_ttl;
         let leases = holds.0.iter().map(|hold| (Lease::new(&hold.guard, policy, self.hold, shortest_ttl), hold));
         let leases: Vec<_> = leases.collect();
-        let teller = &holds.0[0].teller;
         let (program, args) = self.command.split_first().ok_or_else(|| Failure::new("there is no command to run"))?;
         let env = [self.environment(holds, source)?, self.hold.keys.environment()?].concat();
         let order = Order { program: program.clone(), args: args.to_vec(), env, grace: self.hold.grace };

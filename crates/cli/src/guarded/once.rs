@@ -72,7 +72,9 @@ pub(super) struct Run {
 impl OncePer {
     pub(super) fn new(client: &Client, name: &LockName, period: Duration) -> Result<Self, Failure> {
         let cell = client.cell(cell(name.as_str())).map_err(|error| match error.kind() {
-            ErrorKind::Unsupported => Failure::from(error).with_hint("--once-per needs a store with cells: any other has them"),
+            ErrorKind::Unsupported => {
+                Failure::from(error).with_hint("--once-per needs a store with cells: any other has them")
+            }
             _ => error.into(),
         })?;
         Ok(OncePer { cell, period })
@@ -94,8 +96,7 @@ impl OncePer {
     /// Writes down a run that ended, while the lock is still held. Says what went wrong.
     pub(super) async fn record(&self, run: Run, code: i32, holds: &Holds<'_>) -> Result<(), String> {
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        let last =
-            LastRun { started_ms: run.started_ms, ended_ms: wall_ms(), host, pid: std::process::id(), code };
+        let last = LastRun { started_ms: run.started_ms, ended_ms: wall_ms(), host, pid: std::process::id(), code };
         let value = serde_json::to_vec(&last).map_err(|error| error.to_string())?;
         holds.check().map_err(|_| "the lock was lost".to_owned())?;
         // Of the version that was read: a write that arrives late overwrites nothing that was written since.

@@ -42,6 +42,9 @@ fn the_last_run_is_shown() {
     let events = skipped.events();
     assert_eq!(events.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["held", "released", "skipped"]);
     assert_eq!((skipped.code(), &events[2].1["last_run"]), (0, last));
+    let together = store.tenure(["run", "--json", "--once-per", "1h", "--and", "a", "y", "--", "true"]);
+    let started = together.events().into_iter().find(|(name, _)| name == "started").unwrap();
+    assert_eq!(started.1["name"], "y", "the command runs under NAME, whatever was acquired first");
 }
 
 #[test]

@@ -188,9 +188,15 @@ fn help_completions_and_the_man_page() {
         assert!(help.contains(part), "{part}");
     }
     let help = store.tenure(["run", "--help"]).stdout;
-    for part in ["Exit codes:", "124", "125", "128+n", "TENURE_TOKEN", "TENURE_VALID_UNTIL", "--on-lost", "--keys"] {
+    for part in
+        ["Exit codes:", "124", "125", "128+n", "TENURE_TOKEN", "TENURE_VALID_UNTIL", "TENURE_PERMIT", "--on-lost", "--keys"]
+    {
         assert!(help.contains(part), "{part}");
     }
+    // One screen, and two.
+    assert!(help.lines().count() <= 100, "{help}");
+    let summary = store.tenure(["run", "-h"]).stdout;
+    assert!(summary.lines().count() <= 50 && !summary.contains("Exit codes:") && summary.contains("--help"), "{summary}");
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let script = store.tenure(["completions", shell]);
         assert!(script.code() == 0 && script.stdout.contains("tenure") && script.stdout.len() > 1000, "{shell}");

@@ -81,7 +81,10 @@ fn the_command_hears_that_it_is_asked() {
         assert_eq!(asks.code(), 0, "{asks:?}");
         let ended = holder.wait();
         assert_eq!((ended.code(), ended.stdout.as_str()), (5, "asked\n"), "{ended:?}");
-        assert!(ended.stderr.contains(&format!("{asked}: ")) && ended.stderr.contains("asks us to let go: deploy"), "{ended:?}");
+        assert!(
+            ended.stderr.contains(&format!("{asked}: ")) && ended.stderr.contains("asks us to let go: deploy"),
+            "{ended:?}"
+        );
         store.assert_empty();
     }
     // It is the command's choice: this one stays, and is asked again.
