@@ -20,7 +20,7 @@ fn ls_tells_who_holds_what() {
     let rows: Vec<Vec<&str>> = listed.lines().map(|line| line.split('\t').collect()).collect();
     assert_eq!(rows[0], ["NAME", "KIND", "MODE", "HOLDER", "HELD", "EXPIRES", "WAITING", "NOTE"]);
     let names: Vec<&str> = rows[1..].iter().map(|row| row[0]).collect();
-    assert_eq!(names, ["jobs/a", "jobs/b", "jobs/b", "other"]);
+    assert_eq!(names, ["jobs/a", "jobs/b", "jobs/b", "other", "other/permit/0"]);
     assert_eq!((rows[1][1], rows[1][2], rows[1][6], rows[1][7]), ("mutex", "exclusive", "1", "the nightly one"));
     assert!(rows[1][3].ends_with(&format!(":{}", holder.pid().as_raw_nonzero())));
     assert_eq!((rows[2][2], rows[2][7]), ("shared", "sh"));
