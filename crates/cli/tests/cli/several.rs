@@ -82,13 +82,13 @@ fn the_loss_of_any_stops_the_command() {
 #[tokio::test]
 async fn waiting_ends_for_all_together() {
     let wait = Duration::from_secs(4);
-    in_bound("-w 4s, of which the first name takes a half", wait + wait / 4, async || {
+    in_bound("-w 4s, of which the first name takes three", wait + wait / 4, async || {
         let store = Store::new();
         let (first, second) = (store.hold(&["a"]), store.hold(&["b"]));
         let started = Instant::now();
         let waiter = store.start_run(&["-w", "4s", "--and", "b", "a"], STAY);
         eventually("it waits for the first", || in_line(&store, "a") == 1);
-        std::thread::sleep((wait / 2).saturating_sub(started.elapsed()));
+        std::thread::sleep((wait / 4 * 3).saturating_sub(started.elapsed()));
         first.end();
         let ended = waiter.wait();
         let took = started.elapsed();
