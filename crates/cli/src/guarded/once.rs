@@ -72,9 +72,7 @@ pub(super) struct Run {
 impl OncePer {
     pub(super) fn new(client: &Client, name: &LockName, period: Duration) -> Result<Self, Failure> {
         let cell = client.cell(cell(name.as_str())).map_err(|error| match error.kind() {
-            ErrorKind::Unsupported => {
-                Failure::from(error).with_hint("--once-per needs a store with cells: any other has them")
-            }
+            ErrorKind::Unsupported => Failure::from(error).with_hint("Every store but redlock has what --once-per needs"),
             _ => error.into(),
         })?;
         Ok(OncePer { cell, period })
