@@ -29,7 +29,7 @@ pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) store: StoreArgs,
 
-    /// Write JSON, one object a line: results to stdout, events and errors to stderr
+    /// Write JSON lines: results to stdout, events and errors to stderr
     #[arg(long, global = true, help_heading = "Global options")]
     pub(crate) json: bool,
 

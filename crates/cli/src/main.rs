@@ -7,7 +7,7 @@
 //! - `child`: the process that runs under the lock; `bench`: what a lock costs
 //! - `store`: from options to a client, `fence`: to a fence; `keys`: what sequencers are signed with; `failure`: how things go wrong,
 //!   and the exit codes; `quit`: a signal ends us
-//! - `print`: everything that is written to a terminal, a pipe or a log; `duration`: `1h30m`
+//! - `print`: everything that is written to a terminal, a pipe or a log; `duration`: `1h30m`; `signal_name`: `USR1`
 
 #![forbid(unsafe_code)]
 
@@ -22,6 +22,7 @@ mod guarded;
 mod keys;
 mod print;
 mod quit;
+mod signal_name;
 mod store;
 
 use std::process::{ExitCode, exit};

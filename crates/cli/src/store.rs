@@ -14,12 +14,14 @@ use crate::failure::Failure;
 /// The options of every command that talks to a store.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct StoreArgs {
-    /// The store: sqlite:///path/to/file, postgres://host/database, mysql://host/database, redis://host (or redis+sentinel,
-    /// redis+cluster, redlock), zk://h1,h2,h3, etcd://h1,h2,h3, or none for your own default file [env: TENURE_STORE]
+    /// URL of sqlite, postgres, mysql, redis, zk, etcd, … [env: TENURE_STORE]
+    ///
+    /// sqlite:///path/to/file, postgres://host/database, mysql://host/database, redis://host (or redis+sentinel, redis+cluster,
+    /// redlock), zk://h1,h2,h3, etcd://h1,h2,h3, or none for your own default file.
     #[arg(long, value_name = "URL", global = true, help_heading = "Global options", conflicts_with = "store_file")]
     store: Option<String>,
 
-    /// A file whose first line is the store's URL: the place for one with a password [env: TENURE_STORE_FILE]
+    /// A file whose first line is the URL [env: TENURE_STORE_FILE]
     #[arg(long, value_name = "FILE", global = true, help_heading = "Global options")]
     store_file: Option<PathBuf>,
 }

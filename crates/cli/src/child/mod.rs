@@ -52,5 +52,6 @@ pub(crate) use self::order::{Ending, Leftovers, OnLost, Order, Outcome, Stop, ki
 pub(crate) use self::shim::{ENTRY, shim};
 pub(crate) use self::signals::{Signals, unblock};
 pub(crate) use self::start::Child;
+pub(crate) use self::terminal::signal_group;
 pub(crate) use self::tree::name_of;
 pub(crate) use self::watchdog::Line;

@@ -82,6 +82,11 @@ impl Child {
         Ok(child)
     }
 
+    /// The number of the command's process group. It means the command for as long as [`supervise`](Child::supervise) runs.
+    pub(crate) fn group(&self) -> Pid {
+        self.leader
+    }
+
     /// A line to the watchdog, to say again and again until when the lock is safe.
     pub(crate) fn line(&self) -> Line {
         self.watchdog.line()

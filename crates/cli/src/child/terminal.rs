@@ -159,7 +159,7 @@ fn wait_or_kill(helper: Pid) {
 }
 
 /// Sends `signal` to every process of `group`, and does not mind if there is none.
-pub(super) fn signal_group(group: Pid, signal: Signal) {
+pub(crate) fn signal_group(group: Pid, signal: Signal) {
     let _ = kill_process_group(group, signal);
 }
 

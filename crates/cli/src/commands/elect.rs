@@ -5,9 +5,8 @@ use std::ffi::OsString;
 use serde::Serialize;
 use tenure::Client;
 
-use crate::child::Leftovers;
 use crate::failure::Failure;
-use crate::guarded::{HoldArgs, Job, Shape};
+use crate::guarded::{CommandArgs, HoldArgs, Job, Shape};
 use crate::print::{OriginJson, Printer, clean, clock, wall_ms};
 use crate::store::StoreArgs;
 
@@ -33,20 +32,14 @@ pub(crate) struct Args {
     #[command(flatten)]
     hold: HoldArgs,
 
-    /// What to do with processes that COMMAND started and that outlive it
-    #[arg(long, value_name = "POLICY", default_value = "wait", help_heading = "Holding")]
-    leftovers: Leftovers,
+    #[command(flatten)]
+    runs: CommandArgs,
 }
 
 impl Args {
     pub(crate) async fn run(&self, store: &StoreArgs, printer: &Printer) -> Result<u8, Failure> {
-        let job = Job {
-            name: &self.name,
-            shape: Shape::Election,
-            hold: &self.hold,
-            command: &self.command,
-            leftovers: self.leftovers,
-        };
+        let (shape, hold, runs) = (Shape::Election, &self.hold, &self.runs);
+        let job = Job { name: &self.name, and: &[], shape, hold, runs, once_per: None, command: &self.command };
         job.run(store, printer).await
     }
 

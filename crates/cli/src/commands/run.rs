@@ -1,10 +1,11 @@
 //! `tenure run NAME -- COMMAND…`
 
 use std::ffi::OsString;
+use std::time::Duration;
 
-use crate::child::Leftovers;
+use crate::duration;
 use crate::failure::Failure;
-use crate::guarded::{HoldArgs, Job, KindArgs};
+use crate::guarded::{CommandArgs, HoldArgs, Job, KindArgs};
 use crate::print::Printer;
 use crate::store::StoreArgs;
 
@@ -15,7 +16,7 @@ use crate::store::StoreArgs;
 ///
 /// Plain `run` takes the mutex that programs know as `client.mutex(NAME)`; -s and -x are the two sides of an rw lock.
 #[derive(clap::Args, Debug)]
-#[command(override_usage = USAGE, after_long_help = AFTER, after_help = "More with --help: exit codes, the command's environment, examples.")]
+#[command(override_usage = USAGE, after_long_help = AFTER, after_help = after_help(), disable_help_flag = true)]
 pub(crate) struct Args {
     /// The lock's name: any text, with / for hierarchy
     name: String,
@@ -28,15 +29,27 @@ pub(crate) struct Args {
     #[arg(short = 'c', long = "command", value_name = "LINE", conflicts_with = "command")]
     shell: Option<OsString>,
 
+    /// Hold this name as well; all or none; can be repeated
+    #[arg(long, value_name = "NAME", conflicts_with = "permits")]
+    and: Vec<String>,
+
+    /// Exit with 0 if it was run within this time, on any host
+    #[arg(long, value_name = "PERIOD", value_parser = duration::parse, conflicts_with_all = ["shared", "permits"])]
+    once_per: Option<Duration>,
+
+    /// Print help; -h prints the options only
+    // As one line an option, which clap does in its short help only.
+    #[arg(short = 'h', long = "help", action = clap::ArgAction::HelpShort)]
+    _help: Option<bool>,
+
     #[command(flatten)]
     kind: KindArgs,
 
     #[command(flatten)]
     hold: HoldArgs,
 
-    /// What to do with processes that COMMAND started and that outlive it
-    #[arg(long, value_name = "POLICY", default_value = "wait", help_heading = "Holding")]
-    leftovers: Leftovers,
+    #[command(flatten)]
+    runs: CommandArgs,
 }
 
 impl Args {
@@ -44,10 +57,12 @@ impl Args {
         let command = self.command();
         let job = Job {
             name: &self.name,
+            and: &self.and,
             shape: self.kind.shape(),
             hold: &self.hold,
+            runs: &self.runs,
+            once_per: self.once_per,
             command: &command,
-            leftovers: self.leftovers,
         };
         job.run(store, printer).await
     }
@@ -63,10 +78,17 @@ impl Args {
 
 const USAGE: &str = "tenure run [OPTIONS] NAME [--] COMMAND [ARGUMENT]...\n       tenure run [OPTIONS] NAME -c LINE";
 
+/// What stands below the options: for `-h`, where the rest is.
+fn after_help() -> &'static str {
+    let is_long = std::env::args_os().any(|arg| arg == "--help");
+    if is_long { AFTER } else { "More with --help: exit codes, the command's environment, exceptions, examples." }
+}
+
 const AFTER: &str = "\
 Exit codes:
   COMMAND's own, and 128+n if signal n ended it; 127 if there is no such
   command, 126 if it cannot be run. Otherwise:
+  0      it was not time for another run (--once-per)
   1      the lock was not acquired with -n or -w; -E chooses another code
   124    the lock was lost, and COMMAND was stopped for it
   125    tenure itself failed (bad usage, no store); COMMAND was not started
@@ -81,9 +103,19 @@ COMMAND's environment:
                       if there are keys; see `tenure sequencer`
   TENURE_VALID_UNTIL  until when the lock is safe even if it is never renewed
                       again, in milliseconds since 1970
+  TENURE_NAME_2 ...   with --and: name, token and sequencer of the first --and
+                      end in _2, those of the next in _3
+  TENURE_PERMIT       with --permits N: a number from 0 to N-1 that no other
+                      holder has at the time; with --take 2 two of them, `0,3`.
+                      It is the mutex NAME/permit/NUMBER in `tenure ls`
   TENURE_STORE        the store, so that COMMAND's own tenure calls meet there
   TENURE_KEYS         removed: COMMAND gets its own signed sequencer, and not
                       the keys to sign others; TENURE_KEYS_FILE stays
+
+Once per period:
+  --once-per counts from start to start, by the wall clocks of the hosts; say a
+  little less than cron's interval. Every exit code counts but 126 and 127; a run
+  that lost its lock does not. `tenure show` has the last one.
 
 When the lock is lost:
   The lock is renewed at a third of its --ttl. If that fails, tenure goes on
@@ -108,6 +140,7 @@ What can run on without the lock (more in GUARANTEES.md):
 Examples:
   tenure run backup -- ./backup.sh
   tenure run -n --min-hold 50s minutely -- ./job   never twice a minute
+  tenure run --once-per 23h nightly -- ./report    on one of the hosts, daily
   tenure run -w 5m -E 75 deploy -- make deploy     exit with 75 after 5 minutes
   tenure run --permits 3 gpu -- ./train.py         at most three at a time
   tenure run -s db -- ./report                     with other readers, but not

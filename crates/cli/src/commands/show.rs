@@ -1,12 +1,14 @@
 //! `tenure show NAME`
 
+use serde::Serialize;
 use tenure::{Client, Holder, View};
 
 use crate::duration;
 use crate::failure::Failure;
+use crate::guarded::LastRun;
 use crate::print::{BOLD, DIM, GOOD, Printer, Table, ViewJson, WARNING, clean, mode};
 
-/// Show who holds a lock and who waits for it, in order
+/// Show who holds a lock and who waits for it, in order, and when `tenure run --once-per` last ran
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     /// The lock's name
@@ -15,11 +17,21 @@ pub(crate) struct Args {
 
 impl Args {
     pub(crate) async fn run(&self, client: &Client, printer: &Printer) -> Result<u8, Failure> {
+        #[derive(Serialize)]
+        struct Shown {
+            #[serde(flatten)]
+            view: ViewJson,
+            last_run: Option<LastRun>,
+        }
         let view = client.view(&self.name).await?;
+        let last_run = LastRun::read(client, &self.name).await;
         if printer.json {
-            printer.object(&ViewJson::from(&view))?;
+            printer.object(&Shown { view: (&view).into(), last_run })?;
         } else {
             print(&view, printer)?;
+            if let Some(last_run) = last_run {
+                printer.line(format!("  {} {}", printer.paint(DIM, "last run"), last_run.describe()))?;
+            }
         }
         Ok(0)
     }

@@ -5,21 +5,23 @@ use std::path::Path;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use rustix::process::Signal;
 use tenure::{DEFAULT_TTL, Note, Wait};
 
-use crate::child::OnLost;
+use crate::child::{Leftovers, OnLost};
 use crate::duration;
 use crate::failure::Failure;
 use crate::keys::KeysArgs;
+use crate::signal_name;
 
 /// How to ask for the lock, how to hold it, and what to do when it is lost.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct HoldArgs {
-    /// Do not wait: if somebody else has it, exit with the conflict code
+    /// Do not wait: if it is held, exit with the conflict code
     #[arg(short, long, help_heading = "Waiting", conflicts_with = "wait")]
     pub(crate) nonblock: bool,
 
-    /// Wait at most this long, then exit with the conflict code [default: for ever]
+    /// Wait at most this long [default: for ever]
     #[arg(short, long, visible_alias = "timeout", value_name = "DURATION", value_parser = duration::parse, help_heading = "Waiting")]
     pub(crate) wait: Option<Duration>,
 
@@ -31,34 +33,40 @@ pub(crate) struct HoldArgs {
     #[arg(short, long, help_heading = "Waiting")]
     pub(crate) quiet: bool,
 
-    /// How long the lock outlives a host that died; it is renewed while the command runs [default: 30s]
+    /// How long it outlives a host that died [default: 30s]
     #[arg(long, value_name = "DURATION", value_parser = duration::parse, help_heading = "Holding")]
     ttl: Option<Duration>,
 
-    /// If the command ends sooner, keep the name closed until then
+    /// Keep the name closed this long if the command ends sooner
     #[arg(long, value_name = "DURATION", value_parser = duration::parse, help_heading = "Holding")]
     pub(crate) min_hold: Option<Duration>,
 
-    /// Never hold it longer than this: the lock is lost then, and the command stopped
+    /// Never hold it longer: it is lost then, and the command stopped
     #[arg(long, value_name = "DURATION", value_parser = duration::parse, help_heading = "Holding")]
     pub(crate) max_hold: Option<Duration>,
 
-    /// After a loss (not after a release), keep the name closed this long
+    /// After a loss (not a release), keep the name closed this long
     #[arg(long, value_name = "DURATION", value_parser = duration::parse, help_heading = "Holding")]
     pub(crate) lock_delay: Option<Duration>,
 
-    /// What `tenure ls` shows for it [default: the program's name]
+    /// What `tenure ls` shows for it [default: the program]
     #[arg(long, value_name = "TEXT", help_heading = "Holding")]
     note: Option<String>,
 
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Holding")]
     pub(crate) keys: KeysArgs,
 
-    /// What to do with the command when the lock is lost
-    #[arg(long, value_name = "POLICY", default_value = "term", help_heading = "When the lock is lost")]
+    /// SIGTERM, and SIGKILL in time (`term`), `kill`, or `ignore`
+    #[arg(
+        long,
+        value_name = "POLICY",
+        default_value = "term",
+        hide_possible_values = true,
+        help_heading = "When the lock is lost"
+    )]
     pub(crate) on_lost: LossPolicy,
 
-    /// From SIGTERM to SIGKILL, also when tenure itself is told to end
+    /// From SIGTERM to SIGKILL, also when tenure is told to end
     #[arg(
         long,
         value_name = "DURATION",
@@ -67,6 +75,38 @@ pub(crate) struct HoldArgs {
         help_heading = "When the lock is lost"
     )]
     pub(crate) grace: Duration,
+}
+
+/// What only a command that `tenure` starts can have.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct CommandArgs {
+    /// Apply --min-hold to `any` end, or only to `success`
+    #[arg(
+        long,
+        value_name = "END",
+        default_value = "any",
+        hide_possible_values = true,
+        requires = "min_hold",
+        help_heading = "Holding"
+    )]
+    pub(crate) min_hold_on: Ends,
+
+    /// Signal the command when `tenure ask` asks for the lock: USR1
+    #[arg(long, value_name = "SIGNAL", value_parser = signal_name::parse, help_heading = "Holding")]
+    pub(crate) on_ask: Option<Signal>,
+
+    /// What to do with processes that outlive the command
+    #[arg(long, value_name = "POLICY", default_value = "wait", help_heading = "Holding")]
+    pub(crate) leftovers: Leftovers,
+}
+
+/// Ways in which a command can end.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+pub(crate) enum Ends {
+    /// Any
+    Any,
+    /// Exit code 0: a failed command can be run again at once
+    Success,
 }
 
 /// What to do with the command when its lock is lost.

@@ -9,6 +9,7 @@ use rustix::process::Pid;
 use serde::Serialize;
 use tenure::{Guard, LockName, View};
 
+use super::once::LastRun;
 use super::wait::{ahead, in_the_way};
 use crate::child::{Ending, Leftovers, OnLost, name_of};
 use crate::duration;
@@ -20,6 +21,7 @@ pub(super) enum Event<'a> {
     GaveUp { signal: i32 },
     Busy { wait_ms: Option<u64>, view: Option<&'a View> },
     Held(Held),
+    Skipped { last_run: LastRun, left: Duration },
     Started { program: &'a OsStr },
     Jeopardy { remaining: Duration },
     Safe { remaining: Duration },
@@ -28,6 +30,7 @@ pub(super) enum Event<'a> {
     Stopping { policy: OnLost, remaining: Duration },
     Leftovers { policy: Leftovers, ending: Ending, pids: Vec<Pid> },
     Exited { ending: Ending, stopped_for_loss: bool },
+    Unrecorded { error: String },
     Released { error: Option<String> },
 }
 
@@ -144,6 +147,10 @@ enum Json {
         view: Option<ViewJson>,
     },
     Held(Held),
+    Skipped {
+        last_run: LastRun,
+        left_ms: u64,
+    },
     Started {
         program: String,
     },
@@ -173,6 +180,9 @@ enum Json {
         signal: Option<i32>,
         stopped_for_loss: bool,
     },
+    Unrecorded {
+        error: String,
+    },
     Released {
         #[serde(skip_serializing_if = "Option::is_none")]
         error: Option<String>,
@@ -187,6 +197,7 @@ impl Event<'_> {
             Event::GaveUp { signal } => Json::GaveUp { signal },
             Event::Busy { wait_ms, view } => Json::Busy { wait_ms, view: view.map(ViewJson::from) },
             Event::Held(held) => Json::Held(held),
+            Event::Skipped { last_run, left } => Json::Skipped { last_run, left_ms: ms(left) },
             Event::Started { program } => Json::Started { program: program.to_string_lossy().into() },
             Event::Jeopardy { remaining } => Json::Jeopardy { remaining_ms: ms(remaining) },
             Event::Safe { remaining } => Json::Safe { remaining_ms: ms(remaining) },
@@ -201,6 +212,7 @@ impl Event<'_> {
                 let signal = if let Ending::Signaled(signal) = ending { Some(signal) } else { None };
                 Json::Exited { code: ending.code(), signal, stopped_for_loss }
             }
+            Event::Unrecorded { error } => Json::Unrecorded { error },
             Event::Released { error } => Json::Released { error },
         }
     }
@@ -217,6 +229,9 @@ impl Event<'_> {
                 let why = view.and_then(in_the_way).unwrap_or_else(|| "somebody had it a moment ago".to_owned());
                 let within = wait_ms.map(|ms| format!(" within {}", duration::show(Duration::from_millis(ms))));
                 format!("{name} could not be had{}: {why}", within.unwrap_or_default())
+            }
+            Event::Skipped { last_run, left } => {
+                format!("{name}: ran {}; not again for {}", last_run.describe(), duration::show(*left))
             }
             Event::Jeopardy { remaining } => {
                 format!("{name}: the lock could not be renewed in time; it is still ours for {}", duration::show(*remaining))
@@ -239,6 +254,9 @@ impl Event<'_> {
                     Leftovers::Keep => return None,
                 };
                 format!("{name}: the command ended ({}); {does} what it started: {}", ending.code(), listed(pids))
+            }
+            Event::Unrecorded { error } => {
+                format!("{name}: this run could not be recorded, and --once-per does not count it: {error}")
             }
             Event::Released { error: Some(error) } => format!("{name}: {error}"),
             _ => return None,

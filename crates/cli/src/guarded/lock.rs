@@ -18,11 +18,11 @@ pub(crate) struct KindArgs {
     #[arg(short, long, help_heading = "Kind", conflicts_with_all = ["exclusive", "fair", "permits"])]
     shared: bool,
 
-    /// Hold an rw lock alone: no other --exclusive and no --shared holder
+    /// Hold an rw lock alone, as its writer
     #[arg(short = 'x', long, help_heading = "Kind", conflicts_with_all = ["fair", "permits"])]
     exclusive: bool,
 
-    /// Take one of N permits: at most N at a time. Every caller must give the same N
+    /// Take one of N permits; all callers give the same N
     #[arg(long, value_name = "N", help_heading = "Kind", conflicts_with = "fair")]
     permits: Option<NonZeroU32>,
 
@@ -30,7 +30,7 @@ pub(crate) struct KindArgs {
     #[arg(long, value_name = "M", help_heading = "Kind", requires = "permits", default_value = "1")]
     take: NonZeroU32,
 
-    /// Grant the lock strictly in the order of the requests
+    /// Grant it strictly in the order of the requests
     #[arg(long, help_heading = "Kind")]
     fair: bool,
 }

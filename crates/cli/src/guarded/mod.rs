@@ -1,49 +1,61 @@
 //! A command under a lock: what `run` and `elect` share.
 //!
-//! 1. `wait`: ask for the lock, and show why it takes so long; any signal gives up at once and leaves nothing in line.
+//! 1. `acquire`: ask for the locks; `wait`: show why one takes so long; any signal gives up at once and leaves nothing in line.
 //! 2. `child`: run the command, with the hold in its environment.
 //! 3. `lease`: stop it before the hold can be anybody else's.
 //! 4. Let go, wait until the store has confirmed it, and hand on the command's exit code.
 //!
-//! `keep` holds a lock in the background instead, for a script. `args` are the options the commands have, `lock` is any kind of lock as one type, `events` is what is said about it.
+//! `holds` are all the locks that one command holds, `permit` the numbers of its permits, `once` when it was run last. `keep` holds
+//! a lock in the background instead, for a script. `args` are the options the commands have, `lock` is any kind of lock as one
+//! type, `events` is what is said about it.
 
+mod acquire;
 mod args;
 mod events;
+mod holds;
 #[cfg(target_os = "linux")]
 mod keep;
 mod lease;
 mod lock;
+mod once;
+mod permit;
 mod wait;
 
 use std::ffi::OsString;
 use std::time::Duration;
 
 use rustix::process::Pid;
-use tenure::{Client, ErrorKind, Guard, Instant, LockName};
+use tenure::{Client, Instant, LockName};
 
-pub(crate) use self::args::HoldArgs;
+pub(crate) use self::args::{CommandArgs, HoldArgs};
 #[cfg(target_os = "linux")]
 pub(crate) use self::keep::{KEEPER, Keeper};
 pub(crate) use self::lock::{KindArgs, Shape};
+pub(crate) use self::once::LastRun;
 
+use self::acquire::Acquired;
+use self::args::Ends;
 use self::events::{Event, Teller};
+use self::holds::{Hold, Holds, first};
 use self::lease::Lease;
-use self::lock::Lock;
-use self::wait::Waited;
-use crate::child::{self, Child, Ending, Leftovers, Line, OnLost, Order, Outcome, Signals};
+use self::once::{OncePer, Turn};
+use crate::child::{self, Child, Ending, Line, OnLost, Order, Outcome, Signals, signal_group};
 use crate::failure::{Failure, LOST};
 use crate::print::{Printer, wall_ms};
-use crate::quit;
 use crate::store::{Source, StoreArgs};
 
 /// A command to run under a lock.
 pub(crate) struct Job<'a> {
     pub(crate) name: &'a str,
+    /// Names to hold as well.
+    pub(crate) and: &'a [String],
     pub(crate) shape: Shape,
     pub(crate) hold: &'a HoldArgs,
+    pub(crate) runs: &'a CommandArgs,
+    /// Not again within this time.
+    pub(crate) once_per: Option<Duration>,
     /// The program and its arguments.
     pub(crate) command: &'a [OsString],
-    pub(crate) leftovers: Leftovers,
 }
 
 impl Job<'_> {
@@ -74,67 +86,113 @@ impl Job<'_> {
         signals: &mut Signals,
         printer: &Printer,
     ) -> Result<End, Failure> {
-        let name = LockName::new(self.name)?;
-        let teller = Teller::new(name.clone(), printer, self.hold.quiet);
-        let lock = Lock::new(client, &name, self.shape, self.hold, &self.hold.note_for(self.command)?)?;
-        let waited = wait::wait(client, &lock, self.hold.patience(), signals, &teller).await;
-        let guard = match waited {
-            Ok(Waited::Held(guard)) => guard,
-            Ok(Waited::Busy) => {
-                let view = client.view(name.as_str()).await.ok();
-                teller.tell(Event::Busy { wait_ms: self.hold.wait_ms(), view: view.as_ref() });
-                return Ok(End::Code(self.hold.conflict_exit_code));
-            }
-            Ok(Waited::Quit(signal)) => return Ok(End::Command(quit::outcome(signal))),
-            Err(error) => return Err(lock::explain(client, error).await),
+        let once = self.once_per.map(|period| OncePer::new(client, &LockName::new(self.name)?, period)).transpose()?;
+        let holds = match self.acquire(client, signals, printer).await? {
+            Acquired::All(holds) => holds,
+            Acquired::Not(end) => return Ok(end),
         };
-        let ended = self.supervise(&guard, client, source, signals, &teller).await;
-        // The command and all it started are gone. Whatever went wrong, the lock goes too.
-        let unconfirmed = "the store did not confirm the release; it frees the lock after its ttl";
-        teller.tell(match tokio::time::timeout(PATIENCE, guard.release()).await {
-            Ok(Ok(())) => Event::Released { error: None },
-            Ok(Err(error)) if error.kind() == ErrorKind::Lost => Event::Lost,
-            Ok(Err(error)) => Event::Released { error: Some(format!("{unconfirmed}: {error}")) },
-            Err(_) => Event::Released { error: Some(unconfirmed.to_owned()) },
-        });
+        let teller = Teller::new(LockName::new(self.name)?, printer, self.hold.quiet);
+        let run = match &once {
+            None => None,
+            Some(once) => match once.turn().await {
+                Ok(Turn::Due(run)) => Some((once, run)),
+                due => {
+                    holds.release(false).await;
+                    if let Turn::Ran(last_run, left) = due? {
+                        teller.tell(Event::Skipped { last_run, left });
+                    }
+                    return Ok(End::Code(0));
+                }
+            },
+        };
+        let ended = self.supervise(&holds, client, source, signals, &teller).await;
+        let outcome = if let Ok(End::Command(outcome)) = &ended { Some(outcome) } else { None };
+        let was_started = outcome.filter(|outcome| !NOT_STARTED.contains(&outcome.code()));
+        if let (Some((once, run)), Some(outcome)) = (run, was_started)
+            && let Err(error) = once.record(run, outcome.code(), &holds).await
+        {
+            teller.tell(Event::Unrecorded { error });
+        }
+        let has_succeeded = outcome.is_some_and(|outcome| outcome.code() == 0);
+        // The command and all it started are gone. Whatever went wrong, the locks go too.
+        holds.release(has_succeeded || self.runs.min_hold_on == Ends::Any).await;
         ended
     }
 
-    /// Runs the command for as long as the guard may be trusted.
+    /// Runs the command for as long as all of the holds may be trusted.
     async fn supervise(
         &self,
-        guard: &Guard,
+        holds: &Holds<'_>,
         client: &Client,
         source: &Source,
         signals: &mut Signals,
         teller: &Teller<'_>,
     ) -> Result<End, Failure> {
         let policy = OnLost::from(self.hold.on_lost);
-        let lease = Lease::new(guard, policy, self.hold, client.abilities().shortest_ttl);
+        let shortest_ttl = client.abilities().shortest_ttl;
+        let leases = holds.0.iter().map(|hold| (Lease::new(&hold.guard, policy, self.hold, shortest_ttl), hold));
+        let leases: Vec<_> = leases.collect();
         let (program, args) = self.command.split_first().ok_or_else(|| Failure::new("there is no command to run"))?;
-        let env = [environment(guard, source), self.hold.keys.environment()?].concat();
-        let order =
-            Order { program: program.clone(), args: args.to_vec(), env, grace: self.hold.grace, leftovers: self.leftovers };
+        let env = [self.environment(holds, source)?, self.hold.keys.environment()?].concat();
+        let (args, grace, leftovers) = (args.to_vec(), self.hold.grace, self.runs.leftovers);
+        let order = Order { program: program.clone(), args, env, grace, leftovers };
         let child = Child::start(&order)?;
         let line = if policy == OnLost::Ignore { None } else { Some(child.line()) };
         teller.tell(Event::started(program));
         let stop = async {
-            let stop = lease.end().await;
-            teller.tell(Event::stopping(stop.policy, guard));
+            let (stop, hold) = first(leases.iter().map(async |(lease, hold)| (lease.end().await, hold))).await;
+            hold.teller.tell(Event::stopping(stop.policy, &hold.guard));
             stop
         };
-        let leftovers =
-            |ending, pids: &[Pid]| teller.tell(Event::Leftovers { policy: self.leftovers, ending, pids: pids.to_vec() });
+        let group = child.group();
+        let leftovers = |ending, pids: &[Pid]| {
+            teller.tell(Event::Leftovers { policy: self.runs.leftovers, ending, pids: pids.to_vec() })
+        };
         let outcome = tokio::select! {
             biased;
             outcome = child.supervise(signals, stop, leftovers) => outcome?,
-            never = tell_all(guard, teller) => match never {},
-            never = tell_the_watchdog(guard, line) => match never {},
+            never = first(holds.0.iter().map(|hold| self.tell_all(hold, group))) => match never {},
+            never = tell_the_watchdog(holds, line) => match never {},
         };
-        let by_watchdog = policy != OnLost::Ignore && outcome.ending == KILLED && guard.check().is_err();
+        let by_watchdog = policy != OnLost::Ignore && outcome.ending == KILLED && holds.check().is_err();
         let stopped_for_loss = outcome.stopped_for_loss || by_watchdog;
         teller.tell(Event::exited(outcome.ending, stopped_for_loss));
         Ok(if stopped_for_loss { End::Code(LOST) } else { End::Command(outcome) })
+    }
+
+    /// Tells everything that happens to a hold, for ever; and hands on what an operator asks.
+    async fn tell_all(&self, hold: &Hold<'_>, group: Pid) -> std::convert::Infallible {
+        let mut events = hold.guard.events();
+        while let Some(event) = events.next().await {
+            if let (tenure::Event::Asked(_), Some(signal)) = (&event, self.runs.on_ask) {
+                signal_group(group, signal);
+            }
+            // A number is late when its permit is, which says so.
+            if hold.number.is_none() || !matches!(event, tenure::Event::Jeopardy { .. } | tenure::Event::Safe) {
+                hold.teller.tell_of(&event, &hold.guard);
+            }
+        }
+        std::future::pending().await
+    }
+
+    /// What the command is told about what it holds.
+    fn environment(&self, holds: &Holds<'_>, source: &Source) -> Result<Vec<(OsString, OsString)>, Failure> {
+        let valid_until = wall_ms() + holds.valid_until().since(Instant::now()).as_millis() as u64;
+        let mut environment = source.environment();
+        let mut set = |variable: String, value: String| environment.push((variable.into(), value.into()));
+        set("TENURE_VALID_UNTIL".to_owned(), valid_until.to_string());
+        for (index, name) in self.names().enumerate() {
+            let suffix = if index == 0 { String::new() } else { format!("_{}", index + 1) };
+            let Some(guard) = holds.of(&LockName::new(name)?) else { continue };
+            set(format!("TENURE_NAME{suffix}"), guard.name().to_string());
+            set(format!("TENURE_TOKEN{suffix}"), guard.token().to_string());
+            set(format!("TENURE_SEQUENCER{suffix}"), guard.sequencer().to_string());
+        }
+        let numbers = holds.numbers();
+        if !numbers.is_empty() {
+            set("TENURE_PERMIT".to_owned(), numbers.join(","));
+        }
+        Ok(environment)
     }
 }
 
@@ -145,20 +203,11 @@ enum End {
     Command(Outcome),
 }
 
-/// Tells everything that happens to the hold, for ever.
-async fn tell_all(guard: &Guard, teller: &Teller<'_>) -> std::convert::Infallible {
-    let mut events = guard.events();
-    while let Some(event) = events.next().await {
-        teller.tell_of(&event, guard);
-    }
-    std::future::pending().await
-}
-
-/// Tells the watchdog until when the hold is safe, often enough that only a stopped or starved `tenure` falls behind.
-async fn tell_the_watchdog(guard: &Guard, line: Option<Line>) -> std::convert::Infallible {
+/// Tells the watchdog until when the holds are safe, often enough that only a stopped or starved `tenure` falls behind.
+async fn tell_the_watchdog(holds: &Holds<'_>, line: Option<Line>) -> std::convert::Infallible {
     let Some(mut line) = line else { return std::future::pending().await };
     loop {
-        let until = guard.valid_until();
+        let until = holds.valid_until();
         line.safe_until(until);
         tokio::time::sleep((until.since(Instant::now()) / 8).max(Duration::from_millis(5))).await;
     }
@@ -167,20 +216,8 @@ async fn tell_the_watchdog(guard: &Guard, line: Option<Line>) -> std::convert::I
 /// How a command ends that the watchdog killed.
 const KILLED: Ending = Ending::Signaled(9);
 
-/// What the command is told about its hold.
-fn environment(guard: &Guard, source: &Source) -> Vec<(OsString, OsString)> {
-    let valid_until = wall_ms() + guard.remaining().as_millis() as u64;
-    let mut environment = source.environment();
-    for (name, value) in [
-        ("TENURE_NAME", guard.name().to_string()),
-        ("TENURE_TOKEN", guard.token().to_string()),
-        ("TENURE_SEQUENCER", guard.sequencer().to_string()),
-        ("TENURE_VALID_UNTIL", valid_until.to_string()),
-    ] {
-        environment.push((name.into(), value.into()));
-    }
-    environment
-}
+/// What a shell, and `tenure` itself, exits with when there is no such command, or it cannot be run.
+const NOT_STARTED: [i32; 2] = [126, 127];
 
 /// Waits until nothing of ours is left in the store. Bounded: if the store is gone, the ttl does the rest.
 pub(crate) async fn close(client: &Client) {

@@ -52,6 +52,12 @@ fn run_ls_show_ask_and_break() {
     let broken = tenure(&server, &["break", "jobs/a", "--yes", "--token", &token.to_string()]);
     assert_eq!(broken.code(), 0, "{broken:?}");
     assert_eq!(held.wait().code(), 124, "it has lost its lock");
+    let numbers = tenure(&server, &["run", "--permits", "3", "--take", "2", "gpu", "-c", "echo $TENURE_PERMIT"]);
+    assert_eq!(numbers.stdout, "0,1\n", "{numbers:?}");
+    for says in ["ran\n", ""] {
+        let daily = tenure(&server, &["run", "--once-per", "23h", "--and", "jobs/b", "jobs/a", "-c", "echo ran"]);
+        assert_eq!((daily.code(), &*daily.stdout), (0, says), "{daily:?}");
+    }
     assert_eq!(tenure(&server, &["ls"]).stdout, "");
     let examined = tenure(&server, &["doctor"]);
     assert!(examined.stdout.contains("etcd version"), "{examined:?}");

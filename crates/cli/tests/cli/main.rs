@@ -8,6 +8,8 @@
 //! - `fence`: what comes too late is refused, in a script
 //! - `guide`: what docs/fencing.md shows in a shell
 //! - `kinds`: writers, readers, permits, fairness, and names in use as another kind
+//! - `once`: what is not run again so soon
+//! - `several`: several names, and the numbers of permits
 //! - `signals`: `kill`, while waiting and while holding; children that ignore, fork and hide
 //! - `leftovers`: what the command started outlives it
 //! - `loss`: the lock goes, and the command with it, in time
@@ -31,7 +33,9 @@ mod input;
 mod kinds;
 mod leftovers;
 mod loss;
+mod once;
 mod sequencer;
+mod several;
 mod signals;
 mod support;
 mod terminal;

@@ -20,7 +20,7 @@ fn ls_tells_who_holds_what() {
     let rows: Vec<Vec<&str>> = listed.lines().map(|line| line.split('\t').collect()).collect();
     assert_eq!(rows[0], ["NAME", "KIND", "MODE", "HOLDER", "HELD", "EXPIRES", "WAITING", "NOTE"]);
     let names: Vec<&str> = rows[1..].iter().map(|row| row[0]).collect();
-    assert_eq!(names, ["jobs/a", "jobs/b", "jobs/b", "other"]);
+    assert_eq!(names, ["jobs/a", "jobs/b", "jobs/b", "other", "other/permit/0"]);
     assert_eq!((rows[1][1], rows[1][2], rows[1][6], rows[1][7]), ("mutex", "exclusive", "1", "the nightly one"));
     assert!(rows[1][3].ends_with(&format!(":{}", holder.pid().as_raw_nonzero())));
     assert_eq!((rows[2][2], rows[2][7]), ("shared", "sh"));
@@ -188,9 +188,15 @@ fn help_completions_and_the_man_page() {
         assert!(help.contains(part), "{part}");
     }
     let help = store.tenure(["run", "--help"]).stdout;
-    for part in ["Exit codes:", "124", "125", "128+n", "TENURE_TOKEN", "TENURE_VALID_UNTIL", "--on-lost", "--keys"] {
+    for part in
+        ["Exit codes:", "124", "125", "128+n", "TENURE_TOKEN", "TENURE_VALID_UNTIL", "TENURE_PERMIT", "--on-lost", "--keys"]
+    {
         assert!(help.contains(part), "{part}");
     }
+    // One screen, and two.
+    assert!(help.lines().count() <= 100, "{help}");
+    let summary = store.tenure(["run", "-h"]).stdout;
+    assert!(summary.lines().count() <= 50 && !summary.contains("Exit codes:") && summary.contains("--help"), "{summary}");
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let script = store.tenure(["completions", shell]);
         assert!(script.code() == 0 && script.stdout.contains("tenure") && script.stdout.len() > 1000, "{shell}");

@@ -67,3 +67,37 @@ fn ask_waits_until_the_holder_has_let_go() {
     assert_eq!(store.tenure(["ask", "x", "--reason", "again", "--wait", "1s"]).code(), 1, "there is no holder to ask");
     store.assert_empty();
 }
+
+/// A graceful hand-over: the operator asks, the command hears a signal and ends, the lock is free.
+#[test]
+fn the_command_hears_that_it_is_asked() {
+    let store = Store::new();
+    // The group gets it: what the command waits for as well.
+    let script = "trap 'echo asked; exit 5' USR1; sleep 1000 & echo in; wait; echo on";
+    for (signal, asked) in [("SIGUSR1", "x"), ("usr1", "y"), ("10", "x")] {
+        let holder = store.start_run(&["--on-ask", signal, "--and", "y", "x"], script);
+        holder.expect_line("in");
+        let asks = store.tenure(["ask", asked, "--reason", "deploy", "--wait", "60s"]);
+        assert_eq!(asks.code(), 0, "{asks:?}");
+        let ended = holder.wait();
+        assert_eq!((ended.code(), ended.stdout.as_str()), (5, "asked\n"), "{ended:?}");
+        assert!(
+            ended.stderr.contains(&format!("{asked}: ")) && ended.stderr.contains("asks us to let go: deploy"),
+            "{ended:?}"
+        );
+        store.assert_empty();
+    }
+    // It is the command's choice: this one stays, and is asked again.
+    let stays = store.start_run(&["--on-ask", "hup", "x"], "trap 'echo no' HUP; echo in; while ! read line; do :; done");
+    stays.expect_line("in");
+    for reason in ["one", "two"] {
+        assert_eq!(store.tenure(["ask", "x", "--reason", reason]).code(), 0);
+        stays.expect_line("no");
+    }
+    let mut stays = stays;
+    stays.write(b"end\n");
+    assert_eq!(stays.end().code(), 0);
+    let refused = store.tenure(["run", "--on-ask", "nope", "x", "--", "true"]);
+    assert_eq!(refused.code(), 125);
+    assert!(refused.stderr.contains("TERM, INT, HUP"), "{refused:?}");
+}

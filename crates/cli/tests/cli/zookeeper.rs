@@ -39,6 +39,12 @@ fn a_holder_is_seen_asked_and_broken() {
     assert_eq!(held.wait().code(), 124);
     let next = tenure(&url, &["run", "jobs/a", "--", "sh", "-c", "test -n \"$TENURE_TOKEN\""]);
     assert_eq!(next.code(), 0, "{}", next.stderr);
+    let numbers = tenure(&url, &["run", "--permits", "3", "--take", "2", "gpu", "-c", "echo $TENURE_PERMIT"]);
+    assert_eq!(numbers.stdout, "0,1\n", "{numbers:?}");
+    for says in ["ran\n", ""] {
+        let daily = tenure(&url, &["run", "--once-per", "23h", "--and", "jobs/b", "jobs/a", "-c", "echo ran"]);
+        assert_eq!((daily.code(), &*daily.stdout), (0, says), "{daily:?}");
+    }
     assert_eq!(tenure(&url, &["ls"]).stdout, "");
     let examined = tenure(&url, &["doctor"]);
     assert!(examined.stdout.lines().any(|line| line.starts_with("good\tversion")), "{}", examined.stdout);
