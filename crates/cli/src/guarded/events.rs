@@ -1,5 +1,5 @@
 //! What is said while a command waits, runs and ends: as text for people, or with `--json` as one object a line. Always
-//! on stderr, since stdout is the command's.
+//! on stderr, since stdout is the command's; with `--events FD` the objects go there, beside the text.
 
 use std::cell::Cell;
 use std::ffi::OsStr;
@@ -79,8 +79,9 @@ impl<'a> Teller<'a> {
         Teller { name, printer, quiet, lost: Cell::new(false) }
     }
 
-    pub(super) fn is_json(&self) -> bool {
-        self.printer.json
+    /// Whether anything reads events, soon and in full.
+    pub(super) fn has_events(&self) -> bool {
+        self.printer.has_events()
     }
 
     /// Whether there is somebody who watches a line change.
@@ -108,12 +109,17 @@ impl<'a> Teller<'a> {
         if matches!(event, Event::Lost) && self.lost.replace(true) {
             return;
         }
-        if self.printer.json {
-            self.printer.event(&Line { event: event.json(), name: self.name.as_str(), at_ms: wall_ms() });
-        } else if !self.quiet
+        // A live line says this already.
+        let is_shown = matches!(event, Event::Waiting { .. }) && self.is_live();
+        if !self.printer.json
+            && !self.quiet
+            && !is_shown
             && let Some(text) = event.text(&clean(self.name.as_str()))
         {
             self.printer.note(text);
+        }
+        if self.printer.has_events() {
+            self.printer.event(&Line { event: event.json(), name: self.name.as_str(), at_ms: wall_ms() });
         }
     }
 }

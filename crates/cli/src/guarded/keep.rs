@@ -28,7 +28,7 @@ use super::wait::{self, Waited};
 use super::{HoldArgs, PATIENCE, close};
 use crate::child::{OnLost, Signals, kill_time};
 use crate::failure::Failure;
-use crate::print::{Printer, clean, wall_ms};
+use crate::print::{self, Printer, clean, wall_ms};
 use crate::quit;
 use crate::store::StoreArgs;
 
@@ -219,6 +219,7 @@ fn first_process() -> oneshot::Receiver<bool> {
 
 /// From here on no terminal and no pipe has to do with this process.
 fn leave_the_session() -> io::Result<()> {
+    print::flush(print::PATIENCE);
     setsid()?;
     let nothing = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdin(&nothing)?;

@@ -31,7 +31,7 @@ use self::lock::Lock;
 use self::wait::Waited;
 use crate::child::{self, Child, Ending, Line, OnLost, Order, Outcome, Signals};
 use crate::failure::{Failure, LOST};
-use crate::print::{Printer, wall_ms};
+use crate::print::{self, Printer, wall_ms};
 use crate::quit;
 use crate::store::{Source, StoreArgs};
 
@@ -112,6 +112,8 @@ impl Job<'_> {
         let (program, args) = self.command.split_first().ok_or_else(|| Failure::new("there is no command to run"))?;
         let env = [environment(guard, source), self.hold.keys.environment()?].concat();
         let order = Order { program: program.clone(), args: args.to_vec(), env, grace: self.hold.grace };
+        // What was said so far comes before the command's own output.
+        print::flush(SOON);
         let child = Child::start(&order)?;
         let line = if policy == OnLost::Ignore { None } else { child.line()? };
         teller.tell(Event::started(program));
@@ -181,6 +183,9 @@ fn environment(guard: &Guard, source: &Source) -> Vec<(OsString, OsString)> {
 pub(crate) async fn close(client: &Client) {
     let _ = tokio::time::timeout(PATIENCE, client.close()).await;
 }
+
+/// How long a reader may keep the command from its start.
+const SOON: Duration = Duration::from_millis(200);
 
 /// How long a store may take to confirm an end before we leave it to the ttl.
 const PATIENCE: Duration = Duration::from_secs(5);

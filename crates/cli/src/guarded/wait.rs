@@ -53,15 +53,16 @@ pub(super) async fn wait(
 /// Shows who is in the way, for as long as it is polled.
 async fn show(client: &Client, lock: &Lock, started: Instant, teller: &Teller<'_>) -> std::convert::Infallible {
     let name = lock.name().as_str();
+    tokio::time::sleep(if teller.is_live() || teller.has_events() { SOON } else { SECOND }).await;
+    if (!teller.is_live() || teller.has_events())
+        && let Ok(view) = client.view(name).await
+    {
+        teller.tell(Event::Waiting { ahead: ahead(&view), view: &view });
+    }
     if !teller.is_live() {
-        tokio::time::sleep(if teller.is_json() { SOON } else { SECOND }).await;
-        if let Ok(view) = client.view(name).await {
-            teller.tell(Event::Waiting { ahead: ahead(&view), view: &view });
-        }
         return std::future::pending().await;
     }
     let mut line = LiveLine::default();
-    tokio::time::sleep(SOON).await;
     loop {
         if let Ok(view) = client.view(name).await {
             line.show(&describe(&view, Instant::now().since(started)), |text| teller.paint(text));

@@ -12,6 +12,7 @@
 //! - `loss`: the lock goes, and the command with it, in time
 //! - `sequencer`: show, verify, key; what is signed
 //! - `terminal`: Ctrl-C, Ctrl-Z and `fg` on a real pty; the live line
+//! - `unread`: a stderr that is full, and that nobody reads
 //! - `views`: ls, show, watch, ask, break, elect, doctor, completions, man
 //! - `hold`: hold and release, for scripts
 //! - `input`: what is refused, and leaves nothing behind
@@ -32,6 +33,7 @@ mod sequencer;
 mod signals;
 mod support;
 mod terminal;
+mod unread;
 mod views;
 mod waiting;
 mod zookeeper;
