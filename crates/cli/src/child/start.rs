@@ -9,6 +9,7 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, waitid};
 use tenure::Instant;
 
 use super::order::{Ending, Order};
+use super::report::Start;
 use super::supervise::Look;
 use super::terminal::{Terminal, lend_at_once, signal_group};
 use super::warden::{Line, Warden};
@@ -45,15 +46,16 @@ impl Child {
     /// Starts the command, with our standard streams and our environment plus the order's.
     ///
     /// That the command does not exist is not an error here: as in a shell, a process is started,
-    /// says so, and exits with 127 (or 126, if it exists but cannot be run).
+    /// says so to [`Start`], and exits with 127 (or 126, if it exists but cannot be run).
     ///
     /// **Call this on the main thread.** The command is killed by the kernel when the *thread* that
     /// started it ends, so that thread must be one that lives as long as the process.
-    pub(crate) fn start(order: &Order) -> io::Result<Self> {
+    pub(crate) fn start(order: &Order) -> io::Result<(Self, Start)> {
         tree::adopt_orphans()?;
         // Before the command, so that there is no moment at which it runs unguarded.
         let warden = Warden::post()?;
-        let process = shim::exec_command(order)?.process_group(0).spawn()?;
+        let (report, writer) = io::pipe()?;
+        let process = shim::exec_command(order, &writer)?.process_group(0).spawn()?;
         let leader = Pid::from_child(&process);
         let mut child = Self {
             leader,
@@ -68,7 +70,8 @@ impl Child {
         // From here on `child` cleans up when anything fails.
         child.warden.guard(leader)?;
         child.let_go()?;
-        Ok(child)
+        drop(writer); // the helper has one of its own by now
+        Ok((child, Start::read(report)))
     }
 
     /// A line to the warden, to say again and again until when the lock is safe.

@@ -6,10 +6,11 @@ use std::ffi::OsStr;
 use std::time::Duration;
 
 use serde::Serialize;
-use tenure::{Guard, LockName, View};
+use tenure::{Guard, LockName, LossReason, Sequencer, View};
 
+use super::lease::Cause;
 use super::wait::{ahead, in_the_way};
-use crate::child::{Ending, OnLost};
+use crate::child::{Ending, Failed, OnLost};
 use crate::duration;
 use crate::print::{DIM, OriginJson, Printer, ViewJson, clean, wall_ms};
 
@@ -20,11 +21,12 @@ pub(super) enum Event<'a> {
     Busy { wait_ms: Option<u64>, view: Option<&'a View> },
     Held(Held),
     Started { program: &'a OsStr },
+    NotStarted { program: &'a OsStr, failed: Failed },
     Jeopardy { remaining: Duration },
     Safe { remaining: Duration },
     Asked(&'a tenure::Ask),
-    Lost,
-    Stopping { policy: OnLost, remaining: Duration },
+    Lost(LossReason),
+    Stopping { policy: OnLost, cause: Cause, remaining: Duration },
     Exited { ending: Ending, stopped_for_loss: bool },
     Released { error: Option<String> },
 }
@@ -46,18 +48,19 @@ impl<'a> Event<'a> {
             kind: guard.kind().as_str().replace(' ', "-"),
             mode: guard.mode().to_string(),
             token: guard.token().get(),
-            sequencer: guard.sequencer().to_string(),
+            // A signature is proof of the hold, and logs have many readers.
+            sequencer: Sequencer { signature: None, ..guard.sequencer() }.to_string(),
             waited_ms: waited.as_millis() as u64,
             valid_until_ms: wall_ms() + guard.remaining().as_millis() as u64,
         })
     }
 
-    pub(super) fn started(program: &'a OsStr) -> Self {
-        Event::Started { program }
+    pub(super) fn lost(guard: &Guard) -> Self {
+        Event::Lost(guard.loss_reason().unwrap_or(LossReason::Refused))
     }
 
-    pub(super) fn stopping(policy: OnLost, guard: &Guard) -> Self {
-        Event::Stopping { policy, remaining: guard.remaining() }
+    pub(super) fn stopping(policy: OnLost, cause: Cause, guard: &Guard) -> Self {
+        Event::Stopping { policy, cause, remaining: guard.remaining() }
     }
 
     pub(super) fn exited(ending: Ending, stopped_for_loss: bool) -> Self {
@@ -100,19 +103,20 @@ impl<'a> Teller<'a> {
             tenure::Event::Jeopardy { .. } => self.tell(Event::Jeopardy { remaining }),
             tenure::Event::Safe => self.tell(Event::Safe { remaining }),
             tenure::Event::Asked(ask) => self.tell(Event::Asked(ask)),
-            tenure::Event::Lost => self.tell(Event::Lost),
+            tenure::Event::Lost(reason) => self.tell(Event::Lost(reason.clone())),
             _ => {}
         }
     }
 
     pub(super) fn tell(&self, event: Event<'_>) {
-        if matches!(event, Event::Lost) && self.lost.replace(true) {
+        if matches!(event, Event::Lost(_)) && self.lost.replace(true) {
             return;
         }
         // A live line says this already.
         let is_shown = matches!(event, Event::Waiting { .. }) && self.is_live();
+        let is_told = !self.quiet || matches!(event, Event::NotStarted { .. });
         if !self.printer.json
-            && !self.quiet
+            && is_told
             && !is_shown
             && let Some(text) = event.text(&clean(self.name.as_str()))
         {
@@ -151,6 +155,11 @@ enum Json {
     Started {
         program: String,
     },
+    NotStarted {
+        program: String,
+        message: String,
+        code: i32,
+    },
     Jeopardy {
         remaining_ms: u64,
     },
@@ -161,9 +170,15 @@ enum Json {
         reason: String,
         by: OriginJson,
     },
-    Lost,
+    Lost {
+        reason: &'static str,
+        message: String,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        by: Option<OriginJson>,
+    },
     Stopping {
         policy: &'static str,
+        reason: &'static str,
         remaining_ms: u64,
     },
     Exited {
@@ -186,11 +201,24 @@ impl Event<'_> {
             Event::Busy { wait_ms, view } => Json::Busy { wait_ms, view: view.map(ViewJson::from) },
             Event::Held(held) => Json::Held(held),
             Event::Started { program } => Json::Started { program: program.to_string_lossy().into() },
+            Event::NotStarted { program, failed } => {
+                Json::NotStarted { program: program.to_string_lossy().into(), message: failed.message, code: failed.code }
+            }
             Event::Jeopardy { remaining } => Json::Jeopardy { remaining_ms: ms(remaining) },
             Event::Safe { remaining } => Json::Safe { remaining_ms: ms(remaining) },
             Event::Asked(ask) => Json::Asked { reason: ask.reason.as_str().to_owned(), by: (&ask.by).into() },
-            Event::Lost => Json::Lost,
-            Event::Stopping { policy, remaining } => Json::Stopping { policy: word(policy), remaining_ms: ms(remaining) },
+            Event::Lost(reason) => {
+                let by = if let LossReason::Broken(ask) = &reason { Some((&ask.by).into()) } else { None };
+                Json::Lost { reason: reason.as_str(), message: reason.to_string(), by }
+            }
+            Event::Stopping { policy, cause, remaining } => {
+                let reason = match cause {
+                    Cause::Lost => "lost",
+                    Cause::NotRenewed => "not_renewed",
+                    Cause::MaxHold(_) => "max_hold",
+                };
+                Json::Stopping { policy: word(policy), reason, remaining_ms: ms(remaining) }
+            }
             Event::Exited { ending, stopped_for_loss } => {
                 let signal = if let Ending::Signaled(signal) = ending { Some(signal) } else { None };
                 Json::Exited { code: ending.code(), signal, stopped_for_loss }
@@ -220,15 +248,44 @@ impl Event<'_> {
                 reason if reason.is_empty() => format!("{name}: {} asks us to let go", ask.by),
                 reason => format!("{name}: {} asks us to let go: {reason}", ask.by),
             },
-            Event::Lost => format!("{name}: the lock was lost; somebody else may have it now"),
-            Event::Stopping { policy: OnLost::Kill, .. } => format!("{name}: killing the command"),
-            Event::Stopping { remaining: Duration::ZERO, .. } => format!("{name}: stopping the command"),
-            Event::Stopping { remaining, .. } => {
-                format!("{name}: stopping the command, while the lock is still ours for {}", duration::show(*remaining))
+            Event::Lost(reason) => format!("{name}: {}", lost(reason)),
+            Event::Stopping { policy, cause, remaining } => {
+                let does = if *policy == OnLost::Kill { "killing" } else { "stopping" };
+                match cause {
+                    Cause::Lost => format!("{name}: {does} the command"),
+                    Cause::MaxHold(max_hold) => format!("{name}: {does} the command: {}", max_hold_is_over(*max_hold)),
+                    Cause::NotRenewed => {
+                        format!(
+                            "{name}: {does} the command, while the lock is still ours for {}",
+                            duration::show(*remaining)
+                        )
+                    }
+                }
+            }
+            Event::NotStarted { program, failed } => {
+                format!("{}: {}", clean(&program.to_string_lossy()), failed.message)
             }
             Event::Released { error: Some(error) } => format!("{name}: {error}"),
             _ => return None,
         })
+    }
+}
+
+/// The loss in words.
+fn lost(reason: &LossReason) -> String {
+    format!("the lock was lost; another process may hold it now ({})", clean(&reason.to_string()))
+}
+
+fn max_hold_is_over(max_hold: Duration) -> String {
+    format!("--max-hold {} is over", duration::show(max_hold))
+}
+
+/// Why a process is stopped, in words.
+pub(super) fn why(cause: Cause, guard: &Guard) -> String {
+    match (cause, guard.loss_reason()) {
+        (_, Some(reason)) => lost(&reason),
+        (Cause::MaxHold(max_hold), None) => max_hold_is_over(max_hold),
+        (_, None) => "the lock could not be renewed in time".to_owned(),
     }
 }
 

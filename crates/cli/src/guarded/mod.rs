@@ -5,7 +5,7 @@
 //! 3. `lease`: stop it before the hold can be anybody else's.
 //! 4. Let go, wait until the store has confirmed it, and hand on the command's exit code.
 //!
-//! `keep` holds a lock in the background instead, for a script. `args` are the options the commands have, `lock` is any kind of lock as one type, `events` is what is said about it.
+//! `nested` finds out that a wait would never end. `keep` holds a lock in the background instead, for a script. `args` are the options the commands have, `lock` is any kind of lock as one type, `events` is what is said about it.
 
 mod args;
 mod events;
@@ -13,9 +13,11 @@ mod events;
 mod keep;
 mod lease;
 mod lock;
+mod nested;
 mod wait;
 
-use std::ffi::OsString;
+use std::convert::Infallible;
+use std::ffi::{OsStr, OsString};
 use std::time::Duration;
 
 use tenure::{Client, ErrorKind, Guard, Instant, LockName};
@@ -26,10 +28,10 @@ pub(crate) use self::keep::{KEEPER, Keeper};
 pub(crate) use self::lock::{KindArgs, Shape};
 
 use self::events::{Event, Teller};
-use self::lease::Lease;
+use self::lease::{Cause, Lease};
 use self::lock::Lock;
 use self::wait::Waited;
-use crate::child::{self, Child, Ending, Line, OnLost, Order, Outcome, Signals};
+use crate::child::{self, Child, Ending, Line, OnLost, Order, Outcome, Signals, Start};
 use crate::failure::{Failure, LOST};
 use crate::print::{self, Printer, wall_ms};
 use crate::quit;
@@ -51,6 +53,9 @@ impl Job<'_> {
         let mut signals = Signals::new()?;
         if store.shows_a_secret() && !self.hold.quiet {
             printer.note("the store's password is in the command line, where everybody on this host can read it");
+        }
+        if let Some(events) = &self.hold.events {
+            print::events_to(events.try_clone()?);
         }
         let (source, keys) = (store.source()?, self.hold.keys.read()?);
         let mut client = source.connect().await?;
@@ -75,7 +80,7 @@ impl Job<'_> {
         let name = LockName::new(self.name)?;
         let teller = Teller::new(name.clone(), printer, self.hold.quiet);
         let lock = Lock::new(client, &name, self.shape, self.hold, &self.hold.note_for(self.command)?)?;
-        let waited = wait::wait(client, &lock, self.hold.patience(), signals, &teller).await;
+        let waited = wait::wait(client, &lock, self.hold, signals, &teller).await;
         let guard = match waited {
             Ok(Waited::Held(guard)) => guard,
             Ok(Waited::Busy) => {
@@ -83,15 +88,17 @@ impl Job<'_> {
                 teller.tell(Event::Busy { wait_ms: self.hold.wait_ms(), view: view.as_ref() });
                 return Ok(End::Code(self.hold.conflict_exit_code));
             }
+            Ok(Waited::Nested(outer)) => return Err(wait::held_by_outer(&name, outer)),
             Ok(Waited::Quit(signal)) => return Ok(End::Command(quit::outcome(signal))),
             Err(error) => return Err(lock::explain(client, error).await),
         };
-        let ended = self.supervise(&guard, client, source, signals, &teller).await;
+        let ended = self.supervise(&guard, source, signals, &teller).await;
         // The command and all it started are gone. Whatever went wrong, the lock goes too.
         let unconfirmed = "the store did not confirm the release; it frees the lock after its ttl";
+        let lost = Event::lost(&guard);
         teller.tell(match tokio::time::timeout(PATIENCE, guard.release()).await {
             Ok(Ok(())) => Event::Released { error: None },
-            Ok(Err(error)) if error.kind() == ErrorKind::Lost => Event::Lost,
+            Ok(Err(error)) if error.kind() == ErrorKind::Lost => lost,
             Ok(Err(error)) => Event::Released { error: Some(format!("{unconfirmed}: {error}")) },
             Err(_) => Event::Released { error: Some(unconfirmed.to_owned()) },
         });
@@ -102,35 +109,47 @@ impl Job<'_> {
     async fn supervise(
         &self,
         guard: &Guard,
-        client: &Client,
         source: &Source,
         signals: &mut Signals,
         teller: &Teller<'_>,
     ) -> Result<End, Failure> {
         let policy = OnLost::from(self.hold.on_lost);
-        let lease = Lease::new(guard, policy, self.hold, client.abilities().shortest_ttl);
+        let lease = Lease::new(guard, self.hold);
         let (program, args) = self.command.split_first().ok_or_else(|| Failure::new("there is no command to run"))?;
         let env = [environment(guard, source), self.hold.keys.environment()?].concat();
         let order = Order { program: program.clone(), args: args.to_vec(), env, grace: self.hold.grace };
         // What was said so far comes before the command's own output.
         print::flush(SOON);
-        let child = Child::start(&order)?;
+        let (child, mut start) = Child::start(&order)?;
         let line = if policy == OnLost::Ignore { None } else { child.line()? };
-        teller.tell(Event::started(program));
         let stop = async {
-            let stop = lease.end().await;
-            teller.tell(Event::stopping(stop.policy, guard));
+            let (stop, cause) = lease.end().await;
+            if cause == Cause::Lost {
+                teller.tell(Event::lost(guard));
+            }
+            teller.tell(Event::stopping(stop.policy, cause, guard));
             stop
         };
+        let mut is_started = None;
         let outcome = tokio::select! {
             biased;
             outcome = child.supervise(signals, stop) => outcome?,
+            never = async {
+                is_started = Some(tell_start(&mut start, program, teller).await);
+                std::future::pending::<Infallible>().await
+            } => match never {},
             never = tell_all(guard, teller) => match never {},
             never = tell_the_warden(guard, line) => match never {},
         };
+        let is_started = match is_started {
+            Some(is_started) => is_started,
+            None => tell_start(&mut start, program, teller).await,
+        };
         let by_warden = policy != OnLost::Ignore && outcome.ending == KILLED && guard.check().is_err();
         let stopped_for_loss = outcome.stopped_for_loss || by_warden;
-        teller.tell(Event::exited(outcome.ending, stopped_for_loss));
+        if is_started {
+            teller.tell(Event::exited(outcome.ending, stopped_for_loss));
+        }
         Ok(if stopped_for_loss { End::Code(LOST) } else { End::Command(outcome) })
     }
 }
@@ -142,8 +161,20 @@ enum End {
     Command(Outcome),
 }
 
+/// Tells that the command has started, or why it has not. Says whether it has.
+async fn tell_start(start: &mut Start, program: &OsStr, teller: &Teller<'_>) -> bool {
+    let outcome = start.outcome().await;
+    let is_started = !matches!(outcome, Some(Err(_)));
+    match outcome {
+        Some(Ok(())) => teller.tell(Event::Started { program }),
+        Some(Err(failed)) => teller.tell(Event::NotStarted { program, failed }),
+        None => {}
+    }
+    is_started
+}
+
 /// Tells everything that happens to the hold, for ever.
-async fn tell_all(guard: &Guard, teller: &Teller<'_>) -> std::convert::Infallible {
+async fn tell_all(guard: &Guard, teller: &Teller<'_>) -> Infallible {
     let mut events = guard.events();
     while let Some(event) = events.next().await {
         teller.tell_of(&event, guard);
@@ -152,7 +183,7 @@ async fn tell_all(guard: &Guard, teller: &Teller<'_>) -> std::convert::Infallibl
 }
 
 /// Tells the warden until when the hold is safe, often enough that only a stopped or starved `tenure` falls behind.
-async fn tell_the_warden(guard: &Guard, line: Option<Line>) -> std::convert::Infallible {
+async fn tell_the_warden(guard: &Guard, line: Option<Line>) -> Infallible {
     let Some(mut line) = line else { return std::future::pending().await };
     loop {
         let until = guard.valid_until();

@@ -10,6 +10,7 @@
 //! - `kinds`: writers, readers, permits, fairness, and names in use as another kind
 //! - `signals`: `kill`, while waiting and while holding; children that ignore, fork and hide
 //! - `loss`: the lock goes, and the command with it, in time
+//! - `reasons`: why a lock was lost, what has started, events beside the text, and nested calls
 //! - `sequencer`: show, verify, key; what is signed
 //! - `terminal`: Ctrl-C, Ctrl-Z and `fg` on a real pty; the live line
 //! - `unread`: a stderr that is full, and that nobody reads
@@ -29,6 +30,7 @@ mod hold;
 mod input;
 mod kinds;
 mod loss;
+mod reasons;
 mod sequencer;
 mod signals;
 mod support;

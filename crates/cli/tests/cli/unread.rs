@@ -37,8 +37,7 @@ impl Unread {
             }
         }
         let args = [&["run"], flags, &["x", "--", "sh", "-c", "echo $$; exec cat"]].concat();
-        let mut process =
-            store.command(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(writer).spawn().unwrap();
+        let mut process = store.command(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(writer).spawn().unwrap();
         let mut line = Vec::new();
         let stdout = process.stdout.as_mut().unwrap();
         while !line.ends_with(b"\n") {
