@@ -47,6 +47,7 @@ fn main() -> ExitCode {
         Err(error) => return printer.failure(&error.into()),
     };
     let code = runtime.block_on(commands::dispatch(cli, &printer)).unwrap_or_else(|failure| printer.failure(&failure));
+    print::flush(print::PATIENCE);
     // Whatever still runs in the background has been closed already, and is not worth waiting for.
     runtime.shutdown_background();
     code

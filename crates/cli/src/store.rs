@@ -104,8 +104,11 @@ impl Source {
     /// stays in its file.
     pub(crate) fn environment(&self) -> Vec<(OsString, OsString)> {
         match self {
-            Source::Default => Vec::new(),
-            Source::Url(url) => vec![(STORE.into(), anchored(url).into())],
+            Source::Default => match tenure::sqlite::default_path().to_str() {
+                Some(path) => vec![(STORE.into(), file_url(path).into()), (STORE_FILE.into(), OsString::new())],
+                None => Vec::new(), // it is found again as we found it
+            },
+            Source::Url(url) => vec![(STORE.into(), anchored(url).into()), (STORE_FILE.into(), OsString::new())],
             Source::File(path, _) => vec![(STORE.into(), OsString::new()), (STORE_FILE.into(), path.into())],
         }
     }
@@ -121,12 +124,14 @@ fn anchored(text: &str) -> String {
     let Some(path) = std::path::absolute(path).ok().and_then(|path| path.into_os_string().into_string().ok()) else {
         return text.to_owned();
     };
-    let escaped: String = path
-        .chars()
-        .map(|c| if matches!(c, '%' | '?' | '#') { format!("%{:02X}", c as u32) } else { c.to_string() })
-        .collect();
     let query = text.split_once('?').map(|(_, query)| format!("?{query}")).unwrap_or_default();
-    format!("sqlite://{escaped}{query}")
+    format!("{}{query}", file_url(&path))
+}
+
+/// The URL of a file.
+fn file_url(path: &str) -> String {
+    let escape = |c| if matches!(c, '%' | '?' | '#') { format!("%{:02X}", c as u32) } else { c.to_string() };
+    format!("sqlite://{}", path.chars().map(escape).collect::<String>())
 }
 
 /// A variable that is set to something.

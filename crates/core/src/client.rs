@@ -11,6 +11,7 @@ use crate::environment::Environment;
 use crate::guard::{Guard, Lease};
 use crate::keeper::{Keeper, Shared};
 use crate::kinds::reentrant::Slots;
+use crate::loss;
 use crate::options::Options;
 use crate::{
     Ask, Cell, Claim, Election, Error, ErrorKind, FairMutex, Grant, HANDOVER_TTL, Keys, Kind, LockName, Mode, Multi, Note,
@@ -196,6 +197,21 @@ impl Client {
         self.backend().ask(&LockName::new(name)?, &ask).await
     }
 
+    /// Tells the holders of a name that their holds are about to be broken, and why, so that their [loss](crate::LossReason) says
+    /// so. Call it before [`break_holds`](Client::break_holds), when that ends all of them. Completes when the message has had a
+    /// moment to arrive. How many were told.
+    ///
+    /// # Cancel safety
+    /// Dropped before it completes, the holders may or may not have been told.
+    pub async fn announce_break(&self, name: impl AsRef<str>, reason: impl AsRef<str>) -> Result<usize> {
+        let coming = loss::announcement(reason.as_ref(), self.inner.origin.clone())?;
+        let told = self.backend().ask(&LockName::new(name)?, &coming).await?;
+        if told > 0 {
+            self.environment().clock.pause(ARRIVAL).await;
+        }
+        Ok(told)
+    }
+
     /// Ends holds by force, all or the one with this token. Their holders learn it as a loss, and whoever comes next has a
     /// higher token. How many were ended.
     ///
@@ -272,6 +288,9 @@ impl Client {
         Ok(Asker { client, name, kind, options: Options::default(), keys })
     }
 }
+
+/// How long an announcement may take to arrive.
+const ARRIVAL: Duration = Duration::from_millis(250);
 
 /// Tells whenever a name's holders or its line change. From [`Client::watch`].
 #[derive(Debug)]

@@ -97,6 +97,12 @@ impl Error {
         self.0.name.as_ref()
     }
 
+    /// What went wrong and why, without lock, store and hint.
+    pub(crate) fn cause(&self) -> String {
+        let Detail { what, source, .. } = &*self.0;
+        source.as_ref().map_or_else(|| what.clone(), |source| format!("{what}: {source}"))
+    }
+
     /// What to do next, where the library knows.
     pub fn hint(&self) -> Option<&str> {
         self.0.hint.as_deref()

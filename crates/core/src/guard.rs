@@ -10,7 +10,7 @@ use crate::backend::BoxFuture;
 use crate::client::Inner;
 use crate::hold::{Event, Phase};
 use crate::kept::{Hold, Seen};
-use crate::{Ask, Claim, Error, ErrorKind, Instant, Keys, Kind, LockName, Mode, Result, Sequencer, Token};
+use crate::{Ask, Claim, Error, ErrorKind, Instant, Keys, Kind, LockName, LossReason, Mode, Result, Sequencer, Token};
 
 /// A held lock. It is kept alive in the background until it is released or dropped.
 ///
@@ -135,6 +135,26 @@ impl Guard {
         }
     }
 
+    /// Why the hold was lost; `None` while it may be trusted.
+    pub fn loss_reason(&self) -> Option<LossReason> {
+        self.hold().loss_reason(self.now())
+    }
+
+    /// Completes with the next renewal, when [`valid_until`](Guard::valid_until) has moved on; `Err(Lost)` if the hold is lost instead.
+    /// A hold that was waited for has a window of two seconds at first, and is renewed at once: who needs all of its ttl from the
+    /// start waits for this.
+    ///
+    /// # Cancel safety
+    /// Dropping it stops listening, nothing else.
+    pub async fn renewed(&self) -> Result<()> {
+        let until = self.valid_until();
+        tokio::select! {
+            biased;
+            () = self.hold().until_some(|hold| (hold.until() > until).then_some(())) => Ok(()),
+            () = self.lost() => Err(self.lease.lost()),
+        }
+    }
+
     /// Completes when somebody has asked the holder to let go, with why and who. Letting go remains the holder's choice.
     ///
     /// # Cancel safety
@@ -246,7 +266,7 @@ pub struct Events {
 }
 
 impl Events {
-    /// The next event; `None` once the hold was let go, or after [`Event::Lost`].
+    /// The next event; `None` once the hold was let go, or after an [`Event::Lost`].
     ///
     /// # Cancel safety
     /// Dropping it loses nothing: the next call gives the same event.
@@ -298,9 +318,10 @@ impl Lease {
 
     pub(crate) fn lost(&self) -> Error {
         let says = if self.is_forked() {
-            "this process was forked from the one that holds it"
+            "this process was forked from the one that holds it".to_owned()
         } else {
-            "the hold was lost: its window ended before it could be renewed, or the store gave it away"
+            let reason = self.hold.loss_reason(self.client.keeper().now()).unwrap_or(LossReason::Refused);
+            format!("the hold was lost: {reason}")
         };
         Error::new(ErrorKind::Lost, says)
             .with_name(&self.hold.claim.name)

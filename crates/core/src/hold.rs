@@ -4,9 +4,10 @@
 //! nothing can go on renewing after the end. `Lost` and `Gone` are final: a renewal that was answered "yes" too late
 //! changes nothing, since its window has been given up already.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{Ask, Instant};
+use crate::{Ask, Instant, LossReason};
 
 /// Where a hold stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -69,6 +70,20 @@ impl State {
         // A grant made while waiting has a short first window: a third of what is left, not of the ttl.
         state.plan(now + until.since(now) / 3);
         state
+    }
+
+    /// A renewal is due so soon: for a window that is shorter than those that renewals give.
+    pub(crate) fn renew_at(&mut self, due: Instant) {
+        self.plan(due.min(self.due));
+    }
+
+    /// Why the window's end was the end.
+    pub(crate) fn ran_out(&self, error: Option<Arc<str>>) -> LossReason {
+        match (self.keep, self.until < self.cap) {
+            (false, _) => LossReason::Expired,
+            (true, false) => LossReason::MaxHold,
+            (true, true) => LossReason::NotRenewed(error),
+        }
     }
 
     /// When to look at it again, if nothing else happens.
@@ -201,8 +216,8 @@ pub enum Event {
     Safe,
     /// Somebody asks the holder to let go.
     Asked(Ask),
-    /// The hold may no longer be trusted.
-    Lost,
+    /// The hold may no longer be trusted, for this reason.
+    Lost(LossReason),
 }
 
 #[cfg(test)]
@@ -293,6 +308,23 @@ mod tests {
         let state = State::new(Duration::from_secs(60), at(0), at(6), true, Instant::NEVER);
         assert_eq!(state.renewal_deadline(at(3)), Duration::from_secs(1));
         assert!(state.overdue < at(4), "jeopardy comes before the loss");
+    }
+
+    #[test]
+    fn a_waiter_s_first_window_is_renewed_at_once() {
+        let mut state = State::new(Duration::from_secs(60), at(0), at(6), true, Instant::NEVER);
+        state.renew_at(at(1));
+        assert_eq!((state.next_event(), state.tick(at(1))), (at(1), Duty::Renew));
+        let mut capped = State::new(TTL, at(0), at(6), true, at(5));
+        capped.renew_at(at(1));
+        assert_eq!(capped.tick(at(1)), Duty::Nothing, "there is nothing to gain");
+    }
+
+    #[test]
+    fn a_window_ends_for_a_reason() {
+        assert_eq!(kept().ran_out(None), LossReason::NotRenewed(None));
+        assert_eq!(State::new(TTL, at(0), at(6), true, at(5)).ran_out(None), LossReason::MaxHold);
+        assert_eq!(State::new(TTL, at(0), at(6), false, at(9)).ran_out(None), LossReason::Expired);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! the user's own CPU loop delays is a lost lock). Holds are kept in order of when something must next be done about
 //! them; the keeper sleeps until the first of those moments.
 //!
-//! - **Renewal** at a third of the ttl with jitter, in batches: whatever is about due goes along, so a thousand holds
+//! - **Renewal** at a third of the ttl with jitter (at once where a grant was waited for, since its first window is short), in batches: whatever is about due goes along, so a thousand holds
 //!   soon share one request per round. A renewal that has no answer within a sixth of the ttl is dropped, which tells the
 //!   backend to use a fresh connection, and tried again for as long as the window is open.
 //! - **Doubt**, when a backend says that its store may have forgotten: every hold is in jeopardy and asks at once.
@@ -28,7 +28,7 @@ use crate::hold::{Duty, Phase, State};
 use crate::kept::Hold;
 use crate::options::Options;
 use crate::polled::GrantsByPoll;
-use crate::{Ask, Claim, ClaimId, Error, ErrorKind, Instant, Renewal, Result, Token};
+use crate::{Ask, Claim, ClaimId, Error, ErrorKind, Instant, LossReason, Renewal, Result, Token};
 
 /// All holds of a client, in order of when something must next be done about them.
 #[derive(Default)]
@@ -174,6 +174,9 @@ impl Shared {
         let cap = options.max_hold.map_or(Instant::NEVER, |max| now + max);
         let mut state = State::new(claim.ttl, now, until, options.keep, cap);
         let mut table = self.table();
+        if claim.handover_ttl < claim.ttl && until.since(now) <= claim.handover_ttl {
+            state.renew_at(now + FIRST_RENEWAL);
+        }
         if self.doubts() != doubts {
             state.verify(now);
         }
@@ -240,8 +243,13 @@ impl News {
 
     /// The store says that this claim is not held any more.
     pub fn lost(&self, id: ClaimId) {
+        self.lost_for(id, LossReason::Refused);
+    }
+
+    /// The same, with what is known about it.
+    pub fn lost_for(&self, id: ClaimId, reason: LossReason) {
         if let Some(listener) = self.0.upgrade() {
-            listener.lost(id);
+            listener.lost(id, reason);
         }
     }
 
@@ -285,7 +293,7 @@ impl News {
 /// Who hears the news: a keeper, or somebody who makes one store of several.
 pub(crate) trait Listener: Send + Sync {
     fn asked(&self, id: ClaimId, ask: Ask);
-    fn lost(&self, id: ClaimId);
+    fn lost(&self, id: ClaimId, reason: LossReason);
     fn verify(&self);
     fn renew_now(&self);
     fn grant_by_poll(&self, id: ClaimId, is_told: bool);
@@ -303,7 +311,7 @@ impl Listener for Shared {
         }
     }
 
-    fn lost(&self, id: ClaimId) {
+    fn lost(&self, id: ClaimId, reason: LossReason) {
         let table = self.table();
         let lost: Vec<_> = table.matching(id).collect();
         if lost.is_empty() {
@@ -311,7 +319,7 @@ impl Listener for Shared {
         }
         drop(table);
         for hold in lost {
-            hold.step(|shown| shown.state.refused());
+            hold.refused(reason.clone());
         }
     }
 
@@ -346,6 +354,10 @@ impl Shared {
         self.wake.notify_one();
     }
 }
+
+/// How soon the short first window of a hold that was waited for is renewed. Not in the same instant: a critical section that is
+/// over sooner costs the store no request and the keeper no wake-up.
+const FIRST_RENEWAL: Duration = Duration::from_millis(5);
 
 /// How long a client that nobody closed may take to leave.
 const LEAVING: Duration = Duration::from_secs(2);
@@ -470,8 +482,9 @@ async fn renew(shared: Arc<Shared>, batch: Vec<Arc<Hold>>) {
                     hold.told(ask);
                 }
             }
-            Some(Ok(Renewal::Lost)) => hold.step(|shown| shown.state.refused()),
-            Some(Err(_)) | None => {
+            Some(Ok(Renewal::Lost)) => hold.refused(LossReason::Refused),
+            failed @ (Some(Err(_)) | None) => {
+                hold.failed(failed.and_then(Result::err).as_ref());
                 // Soon, and sooner where the window is short: there must be time for another try.
                 let pause = (ttl / 24).min(hold.until().since(now) / 4).min(LONGEST_PAUSE);
                 let retry = now + shared.environment.between(pause / 2, pause);

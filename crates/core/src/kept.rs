@@ -2,12 +2,13 @@
 //! something to tell.
 
 use std::sync::atomic::AtomicU64;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
 use crate::hold::{Event, Phase, State};
-use crate::{Ask, Claim, Instant, Token};
+use crate::loss::announced;
+use crate::{Ask, Claim, Instant, LossReason, Token};
 
 /// One hold, shared by its guard and the keeper.
 pub(crate) struct Hold {
@@ -28,12 +29,28 @@ pub(crate) struct Shown {
     /// How often it was in jeopardy, was safe again, and was asked: what [`Seen`] is compared with.
     jeopardies: u64,
     asks: u64,
+    /// The store said that the hold is gone, and why if it knew.
+    refused: Option<LossReason>,
+    /// The break that an operator announced.
+    announced: Option<Ask>,
+    /// Why the last renewal failed.
+    error: Option<Arc<str>>,
+}
+
+impl Shown {
+    fn loss_reason(&self) -> LossReason {
+        match (&self.refused, &self.announced) {
+            (Some(LossReason::Refused), Some(ask)) => LossReason::Broken(ask.clone()),
+            (Some(reason), _) => reason.clone(),
+            (None, _) => self.state.ran_out(self.error.clone()),
+        }
+    }
 }
 
 impl Hold {
     /// A hold that was just granted; `number` tells it apart from every other of its client.
     pub(crate) fn new(claim: Claim, state: State, token: Token, number: u64) -> Self {
-        let shown = Shown { state, asked: None, jeopardies: 0, asks: 0 };
+        let shown = Shown { state, asked: None, jeopardies: 0, asks: 0, refused: None, announced: None, error: None };
         Hold { claim, token, state: Mutex::new(shown), changed: Notify::new(), place: AtomicU64::new(0), number }
     }
 
@@ -44,11 +61,11 @@ impl Hold {
     /// Runs one step of the state machine and tells whoever listens if that changed anything they can see.
     pub(crate) fn step<T>(&self, step: impl FnOnce(&mut Shown) -> T) -> T {
         let mut shown = self.lock();
-        let before = shown.state.phase;
+        let before = (shown.state.phase, shown.state.until);
         let answer = step(&mut shown);
-        let after = shown.state.phase;
+        let after = (shown.state.phase, shown.state.until);
         if before != after {
-            if after == Phase::Jeopardy {
+            if after.0 == Phase::Jeopardy && before.0 != Phase::Jeopardy {
                 shown.jeopardies += 1;
             }
             drop(shown);
@@ -65,6 +82,27 @@ impl Hold {
         self.lock().state.phase_at(now)
     }
 
+    /// The store says that it is not held any more.
+    pub(crate) fn refused(&self, reason: LossReason) {
+        self.step(|shown| {
+            if matches!(shown.state.phase, Phase::Held | Phase::Jeopardy) {
+                shown.refused = Some(reason);
+            }
+            shown.state.refused();
+        });
+    }
+
+    /// A renewal failed: perhaps the reason of a loss to come.
+    pub(crate) fn failed(&self, error: Option<&crate::Error>) {
+        self.lock().error = error.map(|error| error.cause().into());
+    }
+
+    /// Why it was lost, if it is lost by now.
+    pub(crate) fn loss_reason(&self, now: Instant) -> Option<LossReason> {
+        let shown = self.lock();
+        (shown.state.phase_at(now) == Phase::Lost).then(|| shown.loss_reason())
+    }
+
     pub(crate) fn asked(&self) -> Option<Ask> {
         self.lock().asked.clone()
     }
@@ -75,6 +113,10 @@ impl Hold {
 
     pub(crate) fn told(&self, ask: Ask) {
         let mut shown = self.lock();
+        if let Some(coming) = announced(&ask) {
+            shown.announced = Some(coming);
+            return;
+        }
         if shown.asked.as_ref() != Some(&ask) {
             shown.asked = Some(ask);
             shown.asks += 1;
@@ -127,7 +169,7 @@ impl Hold {
             (Phase::Gone | Phase::Lost, _) => Some(None),
             (_, Phase::Lost) => {
                 seen.phase = Phase::Lost;
-                Some(Some(Event::Lost))
+                Some(Some(Event::Lost(shown.loss_reason())))
             }
             (_, Phase::Gone) => Some(None),
             (Phase::Jeopardy, Phase::Held) => {

@@ -1,11 +1,11 @@
 //! A few steps through the public door; the promises are held by the conformance suite in `tenure-testkit`.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_core::Stream as _;
 use tenure_core::memory::Memory;
-use tenure_core::{Backend as _, Client, Clock, ErrorKind, Event, Kind, Token, Wait};
-use tenure_testkit::{claim, in_time};
+use tenure_core::{Backend as _, Client, Clock, ErrorKind, Event, HANDOVER_TTL, Kind, LossReason, Token, Wait};
+use tenure_testkit::{claim, in_bound, in_time};
 
 fn client() -> (Memory, Client) {
     let store = Memory::new();
@@ -103,6 +103,56 @@ async fn events_are_a_stream() {
     client.ask("x", "please").await.unwrap();
     assert!(matches!(next().await, Some(Event::Asked(ask)) if ask.reason.as_str() == "please"));
     let (told, broken) = tokio::join!(next(), client.break_holds("x", None)); // it waits when it happens
-    assert_eq!((told, broken.unwrap()), (Some(Event::Lost), 1));
+    assert_eq!((told, broken.unwrap()), (Some(Event::Lost(LossReason::Refused)), 1));
     assert_eq!((next().await, next().await), (None, None));
+}
+
+#[tokio::test]
+async fn a_loss_says_why() {
+    let (_store, client) = client();
+    let ttl = Duration::from_secs(2);
+    let held = client.mutex("x").unwrap().lock().await.unwrap();
+    assert_eq!(held.loss_reason(), None);
+    let mut events = held.events();
+    assert_eq!(client.announce_break("x", "it hangs").await.unwrap(), 1);
+    held.check().expect("an announcement ends nothing");
+    client.break_holds("x", None).await.unwrap();
+    let Some(Event::Lost(LossReason::Broken(ask))) = events.next().await else { panic!("it is no ask, and a loss") };
+    assert_eq!((ask.reason.as_str(), ask.by.pid), ("it hangs", std::process::id()));
+    assert_eq!(held.loss_reason(), Some(LossReason::Broken(ask)));
+    assert!(held.check().unwrap_err().to_string().contains("broke it: it hangs"));
+    drop(held);
+
+    let held =
+        client.mutex("x").unwrap().ttl(ttl).unwrap().max_hold(Duration::from_millis(200)).unwrap().lock().await.unwrap();
+    held.lost().await;
+    assert_eq!(held.loss_reason(), Some(LossReason::MaxHold));
+    let held = client.mutex("y").unwrap().ttl(ttl).unwrap().keep(false).lock().await.unwrap();
+    held.lost().await;
+    assert_eq!(held.loss_reason(), Some(LossReason::Expired));
+}
+
+/// A waiter's first window is two seconds, and its keeper renews it at once, not when a third of that is over.
+#[tokio::test]
+async fn a_hold_that_was_waited_for_is_renewed_at_once() {
+    let ttl = Duration::from_secs(3600);
+    in_bound("its whole ttl", Duration::from_millis(400), async || {
+        let (_store, client) = client();
+        let mutex = client.mutex("x").unwrap().ttl(ttl).unwrap();
+        let first = mutex.lock().await.unwrap();
+        let (waited, released) = tokio::join!(mutex.lock(), async {
+            while client.view("x").await.unwrap().line.is_empty() {
+                tokio::task::yield_now().await;
+            }
+            first.release().await
+        });
+        let (waited, (), granted) = (waited.unwrap(), released.unwrap(), Instant::now());
+        assert!(waited.remaining() <= HANDOVER_TTL || waited.remaining() > ttl / 2);
+        while waited.remaining() <= HANDOVER_TTL {
+            waited.renewed().await.expect("in time");
+        }
+        assert!(waited.remaining() > ttl / 2);
+        granted.elapsed()
+    })
+    .await;
 }

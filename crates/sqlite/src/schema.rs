@@ -94,11 +94,14 @@ impl File {
     }
 
     pub(crate) fn replaced(&self) -> Error {
-        Error::new(ErrorKind::Backend, "the file was removed or replaced while it was in use")
+        Error::new(ErrorKind::Backend, REPLACED)
             .with_store(describe(&self.path))
             .with_hint("Holds of this client are lost. End every process that had the old file open, then connect again")
     }
 }
+
+/// Why holds in a file may no longer be trusted.
+pub(crate) const REPLACED: &str = "the file was removed or replaced while it was in use";
 
 /// Opens the file at `path`, and makes it if it is not there.
 pub(crate) fn open(path: &Path, settings: &Settings) -> Result<(File, Connection)> {

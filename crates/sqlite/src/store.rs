@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use rusqlite::Connection;
 use tenure_core::record::{ClientKey, Wake};
-use tenure_core::{Ask, ClaimId, Error, ErrorKind, Instant, LockName, News, Result, random};
+use tenure_core::{Ask, ClaimId, Error, ErrorKind, Instant, LockName, LossReason, News, Result, random};
 use tokio::sync::Notify;
 
 use crate::batch::{Batch, LONG_LOG, Patience};
@@ -21,7 +21,7 @@ use crate::death::{Deaths, Process};
 use crate::ear::{Ear, Verdict, Waits};
 use crate::error::explained;
 use crate::renew::Renewer;
-use crate::schema::{self, File, SHORTENING};
+use crate::schema::{self, File, REPLACED, SHORTENING};
 use crate::tidy;
 use crate::transaction::After;
 
@@ -224,7 +224,9 @@ impl Store {
             && let Some(news) = self.news.get()
         {
             let claims: Vec<ClaimId> = self.claims().keys().copied().collect();
-            claims.into_iter().for_each(|id| news.lost(id)); // others lock in the other file: nothing of ours counts
+            // Others lock in the other file: nothing of ours counts.
+            let reason = LossReason::Store(REPLACED.into());
+            claims.into_iter().for_each(|id| news.lost_for(id, reason.clone()));
         }
         Err(self.file.replaced())
     }

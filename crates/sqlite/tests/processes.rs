@@ -333,7 +333,7 @@ fn child() {
                 while let Some(event) = events.next().await {
                     match event {
                         Event::Asked(ask) => say(format!("asked: {}", ask.reason.as_str())),
-                        Event::Lost => say("lost"),
+                        Event::Lost(_) => say("lost"),
                         _ => {}
                     }
                 }

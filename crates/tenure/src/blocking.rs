@@ -20,8 +20,8 @@ use std::time::Duration;
 
 use tenure_core::backend::{Abilities, Finding};
 use tenure_core::{
-    Ask, Backoff, Error, ErrorKind, Instant, Keys, Kind, LockName, Mode, Owner, Phase, Result, Sequencer, Standing, Token,
-    Versioned, View,
+    Ask, Backoff, Error, ErrorKind, Instant, Keys, Kind, LockName, LossReason, Mode, Owner, Phase, Result, Sequencer,
+    Standing, Token, Versioned, View,
 };
 
 /// Connects to a store. See [`tenure::connect`](crate::connect).
@@ -119,6 +119,11 @@ impl Client {
     /// See [`tenure::Client::ask`](crate::Client::ask).
     pub fn ask(&self, name: impl AsRef<str>, reason: impl AsRef<str>) -> Result<usize> {
         self.0.block_on(self.0.ask(name, reason))
+    }
+
+    /// See [`tenure::Client::announce_break`](crate::Client::announce_break).
+    pub fn announce_break(&self, name: impl AsRef<str>, reason: impl AsRef<str>) -> Result<usize> {
+        self.0.block_on(self.0.announce_break(name, reason))
     }
 
     /// See [`tenure::Client::break_holds`](crate::Client::break_holds).
@@ -324,6 +329,16 @@ impl Guard {
     /// Blocks until the hold may no longer be trusted: for a thread beside the one that works.
     pub fn lost(&self) {
         self.1.block_on(self.0.lost());
+    }
+
+    /// Why the hold was lost; `None` while it may be trusted.
+    pub fn loss_reason(&self) -> Option<LossReason> {
+        self.0.loss_reason()
+    }
+
+    /// Blocks until the next renewal. See [`tenure::Guard::renewed`](crate::Guard::renewed).
+    pub fn renewed(&self) -> Result<()> {
+        self.1.block_on(self.0.renewed())
     }
 
     /// Blocks until somebody has asked the holder to let go.

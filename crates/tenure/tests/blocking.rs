@@ -42,7 +42,7 @@ fn a_lost_hold_says_so_in_every_way() {
     let mut events = guard.events();
     guard.lost();
     assert_eq!(guard.check().unwrap_err().kind(), ErrorKind::Lost);
-    assert_eq!(events.next(), Some(Event::Lost));
+    assert!(matches!(events.next(), Some(Event::Lost(_))));
     assert_eq!(events.next(), None);
     assert_eq!(guard.release().unwrap_err().kind(), ErrorKind::Lost);
 }

@@ -4,6 +4,7 @@ use std::os::unix::process::CommandExt;
 use std::process::exit;
 
 use super::{order::Outcome, shim};
+use crate::print;
 
 /// Exits with the command's code; after a Ctrl-C, as a program does that Ctrl-C ended.
 ///
@@ -14,6 +15,7 @@ use super::{order::Outcome, shim};
 ///
 /// No destructor runs, so release the lock first.
 pub(crate) fn leave(outcome: Outcome) -> ! {
+    print::flush(print::PATIENCE);
     if outcome.interrupted
         && let Ok(mut interrupt) = shim::interrupt_command()
     {

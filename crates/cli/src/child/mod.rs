@@ -10,6 +10,7 @@
 //! | file | idea |
 //! |---|---|
 //! | `order` | what to run, what to do at loss, how it ended: plain data |
+//! | `report` | whether the command has really started |
 //! | `signals` | the signals of this process as one stream |
 //! | `start` | from an [`Order`] to a running [`Child`], with no race for the terminal |
 //! | `supervise` | the loop that runs while the command does |
@@ -39,6 +40,7 @@
 
 mod leave;
 mod order;
+mod report;
 mod shim;
 mod signals;
 mod start;
@@ -49,6 +51,7 @@ mod watchdog;
 
 pub(crate) use self::leave::leave;
 pub(crate) use self::order::{Ending, Leftovers, OnLost, Order, Outcome, Stop, kill_time};
+pub(crate) use self::report::{Failed, Start};
 pub(crate) use self::shim::{ENTRY, shim};
 pub(crate) use self::signals::{Signals, unblock};
 pub(crate) use self::start::Child;

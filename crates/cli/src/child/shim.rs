@@ -5,7 +5,7 @@
 //! that both ends of it stand on one page.
 
 use std::ffi::{OsStr, OsString};
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, PipeWriter};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, exit};
 
@@ -13,6 +13,7 @@ use rustix::process::{Pid, Signal, getpid, getppid, kill_current_process_group, 
 
 use tenure::Instant;
 
+use super::report::{self, Report};
 use super::{order::Order, terminal, watchdog};
 
 /// The hidden first argument that makes `tenure` a helper of itself.
@@ -37,10 +38,11 @@ pub(crate) fn shim(args: impl IntoIterator<Item = OsString>) -> ! {
 const KEYS: &str = "TENURE_KEYS";
 
 /// A command that becomes the one in `order`: it stops itself first, and goes on at SIGCONT.
-pub(super) fn exec_command(order: &Order) -> io::Result<Command> {
+pub(super) fn exec_command(order: &Order, report: &PipeWriter) -> io::Result<Command> {
     let mut command = helper(EXEC)?;
     command
         .arg(getpid().as_raw_nonzero().to_string())
+        .arg(report::argument(report))
         .arg(&order.program)
         .args(&order.args)
         .env_remove(KEYS)
@@ -50,11 +52,12 @@ pub(super) fn exec_command(order: &Order) -> io::Result<Command> {
 
 fn exec(mut args: impl Iterator<Item = OsString>) -> ! {
     let parent = parse_pid(args.next());
-    let Some(program) = args.next() else { misuse() };
+    let (Some(fd), Some(program)) = (args.next(), args.next()) else { misuse() };
+    let mut report = Report::open(parent, &fd.to_string_lossy());
     // From here on, our supervisor cannot die without us. It is kept across `exec`.
     #[cfg(target_os = "linux")]
     if let Err(error) = rustix::process::set_parent_process_death_signal(Some(Signal::KILL)) {
-        fail(&program, &error.into(), 126);
+        fail(report, &program, &error.into(), 126);
     }
     // It may have died just before that; then nobody holds the lock, and nothing must run.
     if getppid() != Some(parent) {
@@ -62,10 +65,11 @@ fn exec(mut args: impl Iterator<Item = OsString>) -> ! {
     }
     // The supervisor puts everything in place while we stand still, and then continues us.
     let _ = kill_process(getpid(), Signal::STOP);
+    report.about_to_start();
     // Besides replacing the program, std gives SIGPIPE, which its runtime ignores, its default back.
     // Handlers vanish by themselves, and no signal is blocked; see `signals::unblock`.
     let error = Command::new(&program).args(args).exec();
-    fail(&program, &error, exec_code(&error));
+    fail(report, &program, &error, exec_code(&error));
 }
 
 /// A command that gives our terminal to `group`.
@@ -116,8 +120,10 @@ fn helper(verb: &str) -> io::Result<Command> {
 }
 
 /// Says why `program` does not run, in the words a shell uses, and exits.
-fn fail(program: &OsStr, error: &io::Error, code: i32) -> ! {
-    eprintln!("tenure: {}: {}", program.display(), plain(error));
+fn fail(mut report: Report, program: &OsStr, error: &io::Error, code: i32) -> ! {
+    if !report.failed(&plain(error), code) {
+        eprintln!("tenure: {}: {}", program.display(), plain(error));
+    }
     exit(code);
 }
 
@@ -180,10 +186,11 @@ mod tests {
             grace: std::time::Duration::ZERO,
             leftovers: crate::child::Leftovers::Wait,
         };
-        let command = exec_command(&order).unwrap();
+        let (_report, writer) = io::pipe().unwrap();
+        let command = exec_command(&order, &writer).unwrap();
         let args: Vec<_> = command.get_args().collect();
         assert_eq!(args[..2], [ENTRY, EXEC]);
-        assert_eq!(args[3..], ["sh", "-c", "--", ""]);
+        assert_eq!(args[4..], ["sh", "-c", "--", ""]);
         let env: Vec<_> = command.get_envs().collect();
         assert_eq!(env, [("A".as_ref(), Some("b".as_ref())), (KEYS.as_ref(), None)]);
     }

@@ -9,6 +9,7 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, getpid, waitid};
 use tenure::Instant;
 
 use super::order::{Ending, Leftovers, Order};
+use super::report::Start;
 use super::supervise::Look;
 use super::terminal::{Terminal, lend_at_once, signal_group};
 use super::watchdog::{Line, Watchdog};
@@ -51,17 +52,18 @@ impl Child {
     /// Starts the command, with our standard streams and our environment plus the order's.
     ///
     /// That the command does not exist is not an error here: as in a shell, a process is started,
-    /// says so, and exits with 127 (or 126, if it exists but cannot be run).
+    /// says so to [`Start`], and exits with 127 (or 126, if it exists but cannot be run).
     ///
     /// **Call this on the main thread.** The command is killed by the kernel when the *thread* that
     /// started it ends, so that thread must be one that lives as long as the process.
-    pub(crate) fn start(order: &Order) -> io::Result<Self> {
+    pub(crate) fn start(order: &Order) -> io::Result<(Self, Start)> {
         tree::adopt_orphans()?;
         // Whoever became this program by `exec` may have had children before.
         let strangers = tree::children(getpid());
         // Before the command, so that there is no moment at which it runs unguarded.
         let watchdog = Watchdog::start(strangers)?;
-        let process = shim::exec_command(order)?.process_group(0).spawn()?;
+        let (report, writer) = io::pipe()?;
+        let process = shim::exec_command(order, &writer)?.process_group(0).spawn()?;
         let leader = Pid::from_child(&process);
         let mut child = Self {
             leader,
@@ -79,7 +81,8 @@ impl Child {
         // From here on `child` cleans up when anything fails.
         child.watchdog.guard(leader)?;
         child.let_go()?;
-        Ok(child)
+        drop(writer); // the helper has one of its own by now
+        Ok((child, Start::read(report)))
     }
 
     /// The number of the command's process group. It means the command for as long as [`supervise`](Child::supervise) runs.

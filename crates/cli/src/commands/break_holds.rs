@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal};
 
 use serde::Serialize;
-use tenure::{Client, Holder, Token};
+use tenure::{Client, ErrorKind, Holder, Token};
 
 use crate::duration;
 use crate::failure::{Failure, NO};
@@ -11,8 +11,8 @@ use crate::print::{BOLD, Printer, clean, holder};
 
 /// End a hold by force
 ///
-/// The next in line gets the lock at once, with a higher token. The old holder learns of it as a loss (`tenure run` then
-/// stops its command), but not before others may be in: use it when the holder is known to be dead or stuck, and
+/// The next in line gets the lock at once, with a higher token. The old holder learns of it as a loss, with your --reason
+/// (`tenure run` then stops its command), but not before others may be in: use it when the holder is known to be dead or stuck, and
 /// `tenure ask` otherwise. Exits with 1 if there was nothing to break.
 #[derive(clap::Args, Debug)]
 #[command(name = "break")]
@@ -23,6 +23,10 @@ pub(crate) struct Args {
     /// Only the hold with this token, and none that came after it
     #[arg(long)]
     token: Option<u64>,
+
+    /// Why, in a few words: the holder says so when it loses the lock
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    reason: String,
 
     /// Do not ask for confirmation
     #[arg(short, long)]
@@ -40,6 +44,13 @@ impl Args {
         if !self.yes && !self.confirmed(&holders, printer)? {
             printer.note("nothing was broken");
             return Ok(NO);
+        }
+        // Who breaks it and why travels ahead; a store that cannot carry that breaks it all the same.
+        if holders.len() == view.holders.len()
+            && let Err(error) = client.announce_break(&self.name, &self.reason).await
+            && error.kind() == ErrorKind::BadOption
+        {
+            return Err(error.into());
         }
         // What was confirmed is broken, and nobody who got it meanwhile: each by its own token.
         let mut broken = 0;

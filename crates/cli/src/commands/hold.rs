@@ -36,6 +36,9 @@ pub(crate) struct Args {
 
 impl Args {
     pub(crate) async fn run(&self, store: &StoreArgs, printer: &Printer) -> Result<u8, Failure> {
+        if self.hold.events.is_some() {
+            return Err(Failure::new("--events is for a command: `tenure run` and `tenure elect`"));
+        }
         if std::env::var_os(KEEPER).is_some() {
             let keeper = Keeper { name: &self.name, shape: self.kind.shape(), hold: &self.hold, pid: self.pid };
             return keeper.run(store, printer).await;

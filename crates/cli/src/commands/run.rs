@@ -108,7 +108,8 @@ COMMAND's environment:
   TENURE_PERMIT       with --permits N: a number from 0 to N-1 that no other
                       holder has at the time; with --take 2 two of them, `0,3`.
                       It is the mutex NAME/permit/NUMBER in `tenure ls`
-  TENURE_STORE        the store, so that COMMAND's own tenure calls meet there
+  TENURE_STORE, TENURE_STORE_FILE
+                      the store, so that COMMAND's own tenure calls meet there
   TENURE_KEYS         removed: COMMAND gets its own signed sequencer, and not
                       the keys to sign others; TENURE_KEYS_FILE stays
 
@@ -121,7 +122,12 @@ When the lock is lost:
   The lock is renewed at a third of its --ttl. If that fails, tenure goes on
   trying, and says so. COMMAND gets SIGTERM early enough that SIGKILL, after
   --grace or sooner, comes before the store can let anybody else in. If somebody
-  breaks the lock (see `tenure break`), COMMAND gets SIGTERM at once.
+  breaks the lock (see `tenure break`), COMMAND gets SIGTERM at once. After
+  --max-hold, COMMAND gets SIGTERM, and the lock is held through its --grace.
+
+What tenure says on stderr never holds it up: messages are dropped, and counted,
+if stderr is not read. With --events 3 3>FILE, FILE gets the objects that --json
+would write to stderr. COMMAND inherits the descriptor; 3>&- closes it there.
 
 When COMMAND ends before what it started:
   The lock is held until that has ended too; after a second, tenure says whom

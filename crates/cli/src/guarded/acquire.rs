@@ -82,9 +82,10 @@ impl<'a> Request<'_, 'a> {
         let lock = Lock::new(self.client, name, self.job.shape, self.job.hold, self.note)?;
         let teller = self.teller(name);
         let left = patience.left(deadline, Instant::now());
-        let holds = match wait::wait(self.client, &lock, left, signals, &teller).await {
+        let holds = match wait::wait(self.client, &lock, left, self.job.hold.ttl(), signals, &teller).await {
             Ok(Waited::Held(guard)) => Holds(vec![Hold { guard, teller, number: None }]),
             Ok(Waited::Busy) => return Ok(self.busy(name).await),
+            Ok(Waited::Nested(outer)) => return Err(wait::held_by_outer(name, outer)),
             Ok(Waited::Quit(signal)) => return Ok(Acquired::Not(End::Command(quit::outcome(signal)))),
             Err(error) => return Err(lock::explain(self.client, error).await),
         };

@@ -1,11 +1,13 @@
 //! The options that `run` and `elect` have in common.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use rustix::process::Signal;
+use rustix::process::{PidfdFlags, PidfdGetfdFlags, Signal, getpid, pidfd_getfd, pidfd_open};
 use tenure::{DEFAULT_TTL, Note, Wait};
 
 use crate::child::{Leftovers, OnLost};
@@ -33,6 +35,10 @@ pub(crate) struct HoldArgs {
     #[arg(short, long, help_heading = "Waiting")]
     pub(crate) quiet: bool,
 
+    /// Write events as JSON lines to this open descriptor: --events 3 3>FILE
+    #[arg(long, value_name = "FD", value_parser = events, help_heading = "Waiting")]
+    pub(crate) events: Option<Arc<File>>,
+
     /// How long it outlives a host that died [default: 30s]
     #[arg(long, value_name = "DURATION", value_parser = duration::parse, help_heading = "Holding")]
     ttl: Option<Duration>,
@@ -41,7 +47,7 @@ pub(crate) struct HoldArgs {
     #[arg(long, value_name = "DURATION", value_parser = duration::parse, help_heading = "Holding")]
     pub(crate) min_hold: Option<Duration>,
 
-    /// Never hold it longer: it is lost then, and the command stopped
+    /// Stop the command after this long, and hold on until it is gone
     #[arg(long, value_name = "DURATION", value_parser = duration::parse, help_heading = "Holding")]
     pub(crate) max_hold: Option<Duration>,
 
@@ -128,6 +134,22 @@ impl From<LossPolicy> for OnLost {
             LossPolicy::Ignore => OnLost::Ignore,
         }
     }
+}
+
+/// Opens a descriptor that we were started with. clap calls this before anything of our own is open.
+fn events(text: &str) -> Result<Arc<File>, String> {
+    let number: u32 = text.parse().map_err(|_| "expected the number of a descriptor".to_owned())?;
+    let path = format!("/proc/self/fd/{number}");
+    let refuse = |error: std::io::Error| format!("descriptor {number} cannot be written to: {error}");
+    std::fs::symlink_metadata(&path).map_err(|_| format!("descriptor {number} is not open"))?;
+    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{number}")).unwrap_or_default();
+    if info.lines().any(|line| line.starts_with("flags:") && line.ends_with(['0', '4'])) {
+        return Err(format!("descriptor {number} is open only for reading"));
+    }
+    // Sockets cannot be opened by their name, and containers may forbid the other way.
+    let duplicate = || pidfd_getfd(pidfd_open(getpid(), PidfdFlags::empty())?, number as _, PidfdGetfdFlags::empty());
+    let file = File::options().append(true).open(path).or_else(|_| duplicate().map(File::from).map_err(Into::into));
+    file.map(Arc::new).map_err(refuse)
 }
 
 impl HoldArgs {

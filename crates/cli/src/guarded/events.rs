@@ -1,5 +1,5 @@
 //! What is said while a command waits, runs and ends: as text for people, or with `--json` as one object a line. Always
-//! on stderr, since stdout is the command's.
+//! on stderr, since stdout is the command's; with `--events FD` the objects go there, beside the text.
 
 use std::cell::Cell;
 use std::ffi::OsStr;
@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use rustix::process::Pid;
 use serde::Serialize;
-use tenure::{Guard, LockName, View};
+use tenure::{Guard, LockName, LossReason, Sequencer, View};
 
+use super::lease::Cause;
 use super::once::LastRun;
 use super::wait::{ahead, in_the_way};
-use crate::child::{Ending, Leftovers, OnLost, name_of};
+use crate::child::{Ending, Failed, Leftovers, OnLost, name_of};
 use crate::duration;
 use crate::print::{DIM, OriginJson, Printer, ViewJson, clean, wall_ms};
 
@@ -23,11 +24,12 @@ pub(super) enum Event<'a> {
     Held(Held),
     Skipped { last_run: LastRun, left: Duration },
     Started { program: &'a OsStr },
+    NotStarted { program: &'a OsStr, failed: Failed },
     Jeopardy { remaining: Duration },
     Safe { remaining: Duration },
     Asked(&'a tenure::Ask),
-    Lost,
-    Stopping { policy: OnLost, remaining: Duration },
+    Lost(LossReason),
+    Stopping { policy: OnLost, cause: Cause, remaining: Duration },
     Leftovers { policy: Leftovers, ending: Ending, pids: Vec<Pid> },
     Exited { ending: Ending, stopped_for_loss: bool },
     Unrecorded { error: String },
@@ -51,18 +53,19 @@ impl<'a> Event<'a> {
             kind: guard.kind().as_str().replace(' ', "-"),
             mode: guard.mode().to_string(),
             token: guard.token().get(),
-            sequencer: guard.sequencer().to_string(),
+            // A signature is proof of the hold, and logs have many readers.
+            sequencer: Sequencer { signature: None, ..guard.sequencer() }.to_string(),
             waited_ms: waited.as_millis() as u64,
             valid_until_ms: wall_ms() + guard.remaining().as_millis() as u64,
         })
     }
 
-    pub(super) fn started(program: &'a OsStr) -> Self {
-        Event::Started { program }
+    pub(super) fn lost(guard: &Guard) -> Self {
+        Event::Lost(guard.loss_reason().unwrap_or(LossReason::Refused))
     }
 
-    pub(super) fn stopping(policy: OnLost, guard: &Guard) -> Self {
-        Event::Stopping { policy, remaining: guard.remaining() }
+    pub(super) fn stopping(policy: OnLost, cause: Cause, guard: &Guard) -> Self {
+        Event::Stopping { policy, cause, remaining: guard.remaining() }
     }
 
     pub(super) fn exited(ending: Ending, stopped_for_loss: bool) -> Self {
@@ -84,8 +87,9 @@ impl<'a> Teller<'a> {
         Teller { name, printer, quiet, lost: Cell::new(false) }
     }
 
-    pub(super) fn is_json(&self) -> bool {
-        self.printer.json
+    /// Whether anything reads events, soon and in full.
+    pub(super) fn has_events(&self) -> bool {
+        self.printer.has_events()
     }
 
     /// Whether there is somebody who watches a line change.
@@ -104,21 +108,27 @@ impl<'a> Teller<'a> {
             tenure::Event::Jeopardy { .. } => self.tell(Event::Jeopardy { remaining }),
             tenure::Event::Safe => self.tell(Event::Safe { remaining }),
             tenure::Event::Asked(ask) => self.tell(Event::Asked(ask)),
-            tenure::Event::Lost => self.tell(Event::Lost),
+            tenure::Event::Lost(reason) => self.tell(Event::Lost(reason.clone())),
             _ => {}
         }
     }
 
     pub(super) fn tell(&self, event: Event<'_>) {
-        if matches!(event, Event::Lost) && self.lost.replace(true) {
+        if matches!(event, Event::Lost(_)) && self.lost.replace(true) {
             return;
         }
-        if self.printer.json {
-            self.printer.event(&Line { event: event.json(), name: self.name.as_str(), at_ms: wall_ms() });
-        } else if !self.quiet
+        // A live line says this already.
+        let is_shown = matches!(event, Event::Waiting { .. }) && self.is_live();
+        let is_told = !self.quiet || matches!(event, Event::NotStarted { .. });
+        if !self.printer.json
+            && is_told
+            && !is_shown
             && let Some(text) = event.text(&clean(self.name.as_str()))
         {
             self.printer.note(text);
+        }
+        if self.printer.has_events() {
+            self.printer.event(&Line { event: event.json(), name: self.name.as_str(), at_ms: wall_ms() });
         }
     }
 }
@@ -154,6 +164,11 @@ enum Json {
     Started {
         program: String,
     },
+    NotStarted {
+        program: String,
+        message: String,
+        code: i32,
+    },
     Jeopardy {
         remaining_ms: u64,
     },
@@ -164,9 +179,15 @@ enum Json {
         reason: String,
         by: OriginJson,
     },
-    Lost,
+    Lost {
+        reason: &'static str,
+        message: String,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        by: Option<OriginJson>,
+    },
     Stopping {
         policy: &'static str,
+        reason: &'static str,
         remaining_ms: u64,
     },
     Leftovers {
@@ -199,11 +220,24 @@ impl Event<'_> {
             Event::Held(held) => Json::Held(held),
             Event::Skipped { last_run, left } => Json::Skipped { last_run, left_ms: ms(left) },
             Event::Started { program } => Json::Started { program: program.to_string_lossy().into() },
+            Event::NotStarted { program, failed } => {
+                Json::NotStarted { program: program.to_string_lossy().into(), message: failed.message, code: failed.code }
+            }
             Event::Jeopardy { remaining } => Json::Jeopardy { remaining_ms: ms(remaining) },
             Event::Safe { remaining } => Json::Safe { remaining_ms: ms(remaining) },
             Event::Asked(ask) => Json::Asked { reason: ask.reason.as_str().to_owned(), by: (&ask.by).into() },
-            Event::Lost => Json::Lost,
-            Event::Stopping { policy, remaining } => Json::Stopping { policy: word(policy), remaining_ms: ms(remaining) },
+            Event::Lost(reason) => {
+                let by = if let LossReason::Broken(ask) = &reason { Some((&ask.by).into()) } else { None };
+                Json::Lost { reason: reason.as_str(), message: reason.to_string(), by }
+            }
+            Event::Stopping { policy, cause, remaining } => {
+                let reason = match cause {
+                    Cause::Lost => "lost",
+                    Cause::NotRenewed => "not_renewed",
+                    Cause::MaxHold(_) => "max_hold",
+                };
+                Json::Stopping { policy: word(policy), reason, remaining_ms: ms(remaining) }
+            }
             Event::Leftovers { policy, ending, pids } => {
                 let pids: Vec<i32> = pids.iter().map(|pid| pid.as_raw_pid()).collect();
                 Json::Leftovers { policy, code: ending.code(), count: pids.len(), pids }
@@ -241,11 +275,22 @@ impl Event<'_> {
                 reason if reason.is_empty() => format!("{name}: {} asks us to let go", ask.by),
                 reason => format!("{name}: {} asks us to let go: {reason}", ask.by),
             },
-            Event::Lost => format!("{name}: the lock was lost; somebody else may have it now"),
-            Event::Stopping { policy: OnLost::Kill, .. } => format!("{name}: killing the command"),
-            Event::Stopping { remaining: Duration::ZERO, .. } => format!("{name}: stopping the command"),
-            Event::Stopping { remaining, .. } => {
-                format!("{name}: stopping the command, while the lock is still ours for {}", duration::show(*remaining))
+            Event::Lost(reason) => format!("{name}: {}", lost(reason)),
+            Event::Stopping { policy, cause, remaining } => {
+                let does = if *policy == OnLost::Kill { "killing" } else { "stopping" };
+                match cause {
+                    Cause::Lost => format!("{name}: {does} the command"),
+                    Cause::MaxHold(max_hold) => format!("{name}: {does} the command: {}", max_hold_is_over(*max_hold)),
+                    Cause::NotRenewed => {
+                        format!(
+                            "{name}: {does} the command, while the lock is still ours for {}",
+                            duration::show(*remaining)
+                        )
+                    }
+                }
+            }
+            Event::NotStarted { program, failed } => {
+                format!("{}: {}", clean(&program.to_string_lossy()), failed.message)
             }
             Event::Leftovers { policy, ending, pids } => {
                 let does = match policy {
@@ -272,6 +317,23 @@ fn listed(pids: &[Pid]) -> String {
 }
 
 const MOST_LISTED: usize = 5;
+/// The loss in words.
+fn lost(reason: &LossReason) -> String {
+    format!("the lock was lost; another process may hold it now ({})", clean(&reason.to_string()))
+}
+
+fn max_hold_is_over(max_hold: Duration) -> String {
+    format!("--max-hold {} is over", duration::show(max_hold))
+}
+
+/// Why a process is stopped, in words.
+pub(super) fn why(cause: Cause, guard: &Guard) -> String {
+    match (cause, guard.loss_reason()) {
+        (_, Some(reason)) => lost(&reason),
+        (Cause::MaxHold(max_hold), None) => max_hold_is_over(max_hold),
+        (_, None) => "the lock could not be renewed in time".to_owned(),
+    }
+}
 
 fn word(policy: OnLost) -> &'static str {
     match policy {

@@ -22,13 +22,13 @@ use tenure::{Client, Clock, Event, Guard, Instant, LockName};
 use tokio::sync::{oneshot, watch};
 
 use super::events::{self, Teller};
-use super::lease::Lease;
+use super::lease::{Cause, Lease};
 use super::lock::{self, Lock, Shape};
 use super::wait::{self, Waited};
 use super::{HoldArgs, PATIENCE, close};
 use crate::child::{OnLost, Signals, kill_time};
 use crate::failure::Failure;
-use crate::print::{Printer, clean, wall_ms};
+use crate::print::{self, Printer, clean, wall_ms};
 use crate::quit;
 use crate::store::StoreArgs;
 
@@ -86,7 +86,7 @@ impl Keeper<'_> {
             biased;
             _ = &mut first => return Ok(0),
             () = process.ended() => return Err(Failure::new(format!("process {} ended while waiting for the lock", self.pid))),
-            waited = wait::wait(client, &lock, self.hold.patience(), signals, &teller) => waited,
+            waited = wait::wait(client, &lock, self.hold.patience(), self.hold.ttl(), signals, &teller) => waited,
         };
         let guard = match waited {
             Ok(Waited::Held(guard)) => guard,
@@ -95,6 +95,7 @@ impl Keeper<'_> {
                 teller.tell(events::Event::Busy { wait_ms: self.hold.wait_ms(), view: view.as_ref() });
                 return Ok(self.hold.conflict_exit_code);
             }
+            Ok(Waited::Nested(outer)) => return Err(wait::held_by_outer(name, outer)),
             Ok(Waited::Quit(signal)) => return Ok(quit::outcome(signal).code() as u8),
             Err(error) => return Err(lock::explain(client, error).await),
         };
@@ -110,30 +111,31 @@ impl Keeper<'_> {
         let is_known =
             writeln!(io::stdout().lock(), "{}", line.map_err(io::Error::from)?).is_ok() && matches!(first.await, Ok(true));
         if is_known && leave_the_session().is_ok() {
-            self.keep(&guard, client, process, signals).await;
+            self.keep(&guard, process, signals).await;
         }
         let _ = tokio::time::timeout(PATIENCE, guard.release()).await;
         Ok(0)
     }
 
     /// Holds the lock until the process has ended, or until a signal comes.
-    async fn keep(&self, guard: &Guard, client: &Client, process: &Process, signals: &mut Signals) {
-        let lease = Lease::new(guard, OnLost::from(self.hold.on_lost), self.hold, client.abilities().shortest_ttl);
+    async fn keep(&self, guard: &Guard, process: &Process, signals: &mut Signals) {
+        let lease = Lease::new(guard, self.hold);
         tokio::select! {
             biased;
             () = process.ended() => {}
             _ = signals.quit() => {}
-            () = self.stop_in_time(&lease, process) => {}
+            () = self.stop_in_time(guard, &lease, process) => {}
             () = self.tell(guard, process) => {}
         }
     }
 
     /// Stops the process when the lock is lost. Completes when it has been killed.
-    async fn stop_in_time(&self, lease: &Lease<'_>, process: &Process) {
-        let stop = lease.end().await;
+    async fn stop_in_time(&self, guard: &Guard, lease: &Lease<'_>, process: &Process) {
+        let (stop, cause) = lease.end().await;
         let kill_at = kill_time(Instant::now(), self.hold.grace, stop.deadline);
         if stop.policy == OnLost::Term && kill_at > Instant::now() {
-            process.hear(&format!("the lock on {} is lost: stopping this process ({})", clean(self.name), self.pid)).await;
+            let why = events::why(cause, guard);
+            process.hear(&format!("{}: {why}: stopping this process ({})", clean(self.name), self.pid)).await;
             process.signal(Signal::TERM);
             process.signal(Signal::CONT);
             Clock::Boot.sleep_until(kill_at).await;
@@ -152,14 +154,14 @@ impl Keeper<'_> {
                     let reason = clean(ask.reason.as_str());
                     process.hear(&format!("{name}: {} asks to release the lock: {reason}", ask.by)).await;
                 }
-                Event::Lost => break,
+                Event::Lost(_) => break,
                 _ => {}
             }
         }
         if OnLost::from(self.hold.on_lost) != OnLost::Ignore {
             return std::future::pending().await;
         }
-        process.hear(&format!("{name}: the lock was lost; somebody else may have it now")).await;
+        process.hear(&format!("{name}: {}", events::why(Cause::Lost, guard))).await;
     }
 }
 
@@ -219,6 +221,7 @@ fn first_process() -> oneshot::Receiver<bool> {
 
 /// From here on no terminal and no pipe has to do with this process.
 fn leave_the_session() -> io::Result<()> {
+    print::flush(print::PATIENCE);
     setsid()?;
     let nothing = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdin(&nothing)?;

@@ -9,6 +9,7 @@ use tenure::{
 };
 
 use super::args::HoldArgs;
+use super::lease::longest_hold;
 use crate::failure::Failure;
 
 /// The flags that choose a kind.
@@ -77,7 +78,8 @@ macro_rules! with_options {
             lock = lock.min_hold(min_hold)?;
         }
         if let Some(max_hold) = $hold.max_hold {
-            lock = lock.max_hold(max_hold)?;
+            lock = lock.max_hold(max_hold)?; // the user's own must be one, too
+            lock = lock.max_hold(longest_hold(max_hold, $hold.grace, $hold.on_lost.into()))?;
         }
         if let Some(lock_delay) = $hold.lock_delay {
             lock = lock.lock_delay(lock_delay)?;
@@ -106,6 +108,18 @@ impl Lock {
             Lock::Write(lock) | Lock::Read(lock) => lock.name(),
             Lock::Permits(lock, _) => lock.name(),
             Lock::Election(lock) => lock.name(),
+        }
+    }
+
+    /// How it is held.
+    pub(super) fn mode(&self) -> Mode {
+        match self {
+            Lock::Read(_) => Mode::Shared,
+            Lock::Permits(lock, take) => match (NonZeroU32::new(*take), NonZeroU32::new(lock.permits())) {
+                (Some(take), Some(of)) => Mode::Permits { take, of },
+                _ => Mode::Exclusive,
+            },
+            _ => Mode::Exclusive,
         }
     }
 

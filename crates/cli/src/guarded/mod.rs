@@ -5,9 +5,9 @@
 //! 3. `lease`: stop it before the hold can be anybody else's.
 //! 4. Let go, wait until the store has confirmed it, and hand on the command's exit code.
 //!
-//! `holds` are all the locks that one command holds, `permit` the numbers of its permits, `once` when it was run last. `keep` holds
-//! a lock in the background instead, for a script. `args` are the options the commands have, `lock` is any kind of lock as one
-//! type, `events` is what is said about it.
+//! `holds` are all the locks that one command holds, `permit` the numbers of its permits, `once` when it was run last. `nested`
+//! finds out that a wait would never end. `keep` holds a lock in the background instead, for a script. `args` are the options the
+//! commands have, `lock` is any kind of lock as one type, `events` is what is said about it.
 
 mod acquire;
 mod args;
@@ -17,11 +17,13 @@ mod holds;
 mod keep;
 mod lease;
 mod lock;
+mod nested;
 mod once;
 mod permit;
 mod wait;
 
-use std::ffi::OsString;
+use std::convert::Infallible;
+use std::ffi::{OsStr, OsString};
 use std::time::Duration;
 
 use rustix::process::Pid;
@@ -37,11 +39,11 @@ use self::acquire::Acquired;
 use self::args::Ends;
 use self::events::{Event, Teller};
 use self::holds::{Hold, Holds, first};
-use self::lease::Lease;
+use self::lease::{Cause, Lease};
 use self::once::{OncePer, Turn};
-use crate::child::{self, Child, Ending, Line, OnLost, Order, Outcome, Signals, signal_group};
+use crate::child::{self, Child, Ending, Line, OnLost, Order, Outcome, Signals, Start, signal_group};
 use crate::failure::{Failure, LOST};
-use crate::print::{Printer, wall_ms};
+use crate::print::{self, Printer, wall_ms};
 use crate::store::{Source, StoreArgs};
 
 /// A command to run under a lock.
@@ -66,6 +68,9 @@ impl Job<'_> {
         if store.shows_a_secret() && !self.hold.quiet {
             printer.note("the store's password is in the command line, where everybody on this host can read it");
         }
+        if let Some(events) = &self.hold.events {
+            print::events_to(events.try_clone()?);
+        }
         let (source, keys) = (store.source()?, self.hold.keys.read()?);
         let mut client = source.connect().await?;
         if let Some(keys) = keys {
@@ -75,7 +80,7 @@ impl Job<'_> {
         close(&client).await;
         match code? {
             End::Code(code) => Ok(code),
-            End::Command(outcome) => child::leave(outcome),
+            End::Command(outcome) | End::NotStarted(outcome) => child::leave(outcome),
         }
     }
 
@@ -105,10 +110,9 @@ impl Job<'_> {
                 }
             },
         };
-        let ended = self.supervise(&holds, client, source, signals, &teller).await;
+        let ended = self.supervise(&holds, source, signals, &teller).await;
         let outcome = if let Ok(End::Command(outcome)) = &ended { Some(outcome) } else { None };
-        let was_started = outcome.filter(|outcome| !NOT_STARTED.contains(&outcome.code()));
-        if let (Some((once, run)), Some(outcome)) = (run, was_started)
+        if let (Some((once, run)), Some(outcome)) = (run, outcome)
             && let Err(error) = once.record(run, outcome.code(), &holds).await
         {
             teller.tell(Event::Unrecorded { error });
@@ -123,45 +127,61 @@ impl Job<'_> {
     async fn supervise(
         &self,
         holds: &Holds<'_>,
-        client: &Client,
         source: &Source,
         signals: &mut Signals,
         teller: &Teller<'_>,
     ) -> Result<End, Failure> {
         let policy = OnLost::from(self.hold.on_lost);
-        let shortest_ttl = client.abilities().shortest_ttl;
-        let leases = holds.0.iter().map(|hold| (Lease::new(&hold.guard, policy, self.hold, shortest_ttl), hold));
-        let leases: Vec<_> = leases.collect();
+        let leases: Vec<_> = holds.0.iter().map(|hold| (Lease::new(&hold.guard, self.hold), hold)).collect();
         let (program, args) = self.command.split_first().ok_or_else(|| Failure::new("there is no command to run"))?;
         let env = [self.environment(holds, source)?, self.hold.keys.environment()?].concat();
         let (args, grace, leftovers) = (args.to_vec(), self.hold.grace, self.runs.leftovers);
         let order = Order { program: program.clone(), args, env, grace, leftovers };
-        let child = Child::start(&order)?;
+        // What was said so far comes before the command's own output.
+        print::flush(SOON);
+        let (child, mut start) = Child::start(&order)?;
         let line = if policy == OnLost::Ignore { None } else { Some(child.line()) };
-        teller.tell(Event::started(program));
         let stop = async {
-            let (stop, hold) = first(leases.iter().map(async |(lease, hold)| (lease.end().await, hold))).await;
-            hold.teller.tell(Event::stopping(stop.policy, &hold.guard));
+            let ((stop, cause), hold) = first(leases.iter().map(async |(lease, hold)| (lease.end().await, hold))).await;
+            if cause == Cause::Lost {
+                hold.teller.tell(Event::lost(&hold.guard));
+            }
+            hold.teller.tell(Event::stopping(stop.policy, cause, &hold.guard));
             stop
         };
         let group = child.group();
         let leftovers = |ending, pids: &[Pid]| {
             teller.tell(Event::Leftovers { policy: self.runs.leftovers, ending, pids: pids.to_vec() })
         };
+        let mut is_started = None;
         let outcome = tokio::select! {
             biased;
             outcome = child.supervise(signals, stop, leftovers) => outcome?,
+            never = async {
+                is_started = Some(tell_start(&mut start, program, teller).await);
+                std::future::pending::<Infallible>().await
+            } => match never {},
             never = first(holds.0.iter().map(|hold| self.tell_all(hold, group))) => match never {},
             never = tell_the_watchdog(holds, line) => match never {},
         };
+        let is_started = match is_started {
+            Some(is_started) => is_started,
+            None => tell_start(&mut start, program, teller).await,
+        };
         let by_watchdog = policy != OnLost::Ignore && outcome.ending == KILLED && holds.check().is_err();
         let stopped_for_loss = outcome.stopped_for_loss || by_watchdog;
-        teller.tell(Event::exited(outcome.ending, stopped_for_loss));
-        Ok(if stopped_for_loss { End::Code(LOST) } else { End::Command(outcome) })
+        if is_started {
+            teller.tell(Event::exited(outcome.ending, stopped_for_loss));
+        }
+        Ok(match (stopped_for_loss, is_started) {
+            (true, _) => End::Code(LOST),
+            (false, true) => End::Command(outcome),
+            (false, false) => End::NotStarted(outcome),
+        })
     }
 
     /// Tells everything that happens to a hold, for ever; and hands on what an operator asks.
-    async fn tell_all(&self, hold: &Hold<'_>, group: Pid) -> std::convert::Infallible {
+    async fn tell_all(&self, hold: &Hold<'_>, group: Pid) -> Infallible {
         let mut events = hold.guard.events();
         while let Some(event) = events.next().await {
             if let (tenure::Event::Asked(_), Some(signal)) = (&event, self.runs.on_ask) {
@@ -201,10 +221,24 @@ enum End {
     Code(u8),
     /// As the command did.
     Command(Outcome),
+    /// As a shell does that cannot start a command.
+    NotStarted(Outcome),
+}
+
+/// Tells that the command has started, or why it has not. Says whether it has.
+async fn tell_start(start: &mut Start, program: &OsStr, teller: &Teller<'_>) -> bool {
+    let outcome = start.outcome().await;
+    let is_started = !matches!(outcome, Some(Err(_)));
+    match outcome {
+        Some(Ok(())) => teller.tell(Event::Started { program }),
+        Some(Err(failed)) => teller.tell(Event::NotStarted { program, failed }),
+        None => {}
+    }
+    is_started
 }
 
 /// Tells the watchdog until when the holds are safe, often enough that only a stopped or starved `tenure` falls behind.
-async fn tell_the_watchdog(holds: &Holds<'_>, line: Option<Line>) -> std::convert::Infallible {
+async fn tell_the_watchdog(holds: &Holds<'_>, line: Option<Line>) -> Infallible {
     let Some(mut line) = line else { return std::future::pending().await };
     loop {
         let until = holds.valid_until();
@@ -216,13 +250,13 @@ async fn tell_the_watchdog(holds: &Holds<'_>, line: Option<Line>) -> std::conver
 /// How a command ends that the watchdog killed.
 const KILLED: Ending = Ending::Signaled(9);
 
-/// What a shell, and `tenure` itself, exits with when there is no such command, or it cannot be run.
-const NOT_STARTED: [i32; 2] = [126, 127];
-
 /// Waits until nothing of ours is left in the store. Bounded: if the store is gone, the ttl does the rest.
 pub(crate) async fn close(client: &Client) {
     let _ = tokio::time::timeout(PATIENCE, client.close()).await;
 }
+
+/// How long a reader may keep the command from its start.
+const SOON: Duration = Duration::from_millis(200);
 
 /// How long a store may take to confirm an end before we leave it to the ttl.
 const PATIENCE: Duration = Duration::from_secs(5);

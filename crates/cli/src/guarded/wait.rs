@@ -3,12 +3,14 @@
 use std::time::Duration;
 
 use rustix::process::Signal;
-use tenure::{Client, Guard, Instant, Result, View, Wait};
+use tenure::{Client, Guard, HANDOVER_TTL, Instant, LockName, Result, View, Wait};
 
 use super::events::{Event, Teller};
 use super::lock::Lock;
+use super::nested;
 use crate::child::Signals;
 use crate::duration;
+use crate::failure::Failure;
 use crate::print::{LiveLine, holder};
 
 /// What came of it.
@@ -16,6 +18,8 @@ pub(super) enum Waited {
     Held(Guard),
     /// Somebody else had it, for longer than we were ready to wait.
     Busy,
+    /// This process holds it, which waits for us to end.
+    Nested(u32),
     /// A signal told us to end.
     Quit(Signal),
 }
@@ -28,6 +32,7 @@ pub(super) async fn wait(
     client: &Client,
     lock: &Lock,
     patience: Wait,
+    ttl: Duration,
     signals: &mut Signals,
     teller: &Teller<'_>,
 ) -> Result<Waited> {
@@ -39,29 +44,51 @@ pub(super) async fn wait(
             teller.tell(Event::GaveUp { signal: signal.as_raw() });
             Ok(Waited::Quit(signal))
         }
-        guard = lock.acquire(patience) => Ok(match guard? {
+        guard = acquire(lock, patience, ttl) => Ok(match guard? {
             Some(guard) => {
                 teller.tell(Event::held(&guard, Instant::now().since(started)));
                 Waited::Held(guard)
             }
             None => Waited::Busy,
         }),
+        outer = nested::outer(client, lock), if patience != Wait::No => Ok(Waited::Nested(outer)),
         never = show(client, lock, started, teller), if patience != Wait::No => match never {},
+    }
+}
+
+/// Waiting for a lock that this very command holds.
+pub(super) fn held_by_outer(name: &LockName, outer: u32) -> Failure {
+    let failure =
+        Failure::new(format!("you already hold {name}: this is a command of process {outer}, which holds it until we end"));
+    failure.with_hint("Run the inner command without tenure, or under another name")
+}
+
+/// Acquires the lock, and its whole ttl: a waiter is let in for two seconds at first, and its keeper renews that at once. A hold that
+/// is lost before then has served nobody yet, and is asked for again.
+async fn acquire(lock: &Lock, patience: Wait, ttl: Duration) -> Result<Option<Guard>> {
+    let deadline = patience.deadline(Instant::now());
+    loop {
+        let Some(guard) = lock.acquire(patience.left(deadline, Instant::now())).await? else { return Ok(None) };
+        let is_whole = guard.remaining() > HANDOVER_TTL.min(ttl / 2);
+        if is_whole || guard.renewed().await.is_ok() {
+            return Ok(Some(guard));
+        }
     }
 }
 
 /// Shows who is in the way, for as long as it is polled.
 async fn show(client: &Client, lock: &Lock, started: Instant, teller: &Teller<'_>) -> std::convert::Infallible {
     let name = lock.name().as_str();
+    tokio::time::sleep(if teller.is_live() || teller.has_events() { SOON } else { SECOND }).await;
+    if (!teller.is_live() || teller.has_events())
+        && let Ok(view) = client.view(name).await
+    {
+        teller.tell(Event::Waiting { ahead: ahead(&view), view: &view });
+    }
     if !teller.is_live() {
-        tokio::time::sleep(if teller.is_json() { SOON } else { SECOND }).await;
-        if let Ok(view) = client.view(name).await {
-            teller.tell(Event::Waiting { ahead: ahead(&view), view: &view });
-        }
         return std::future::pending().await;
     }
     let mut line = LiveLine::default();
-    tokio::time::sleep(SOON).await;
     loop {
         if let Ok(view) = client.view(name).await {
             line.show(&describe(&view, Instant::now().since(started)), |text| teller.paint(text));

@@ -1,6 +1,6 @@
 //! One line on stderr that is written over and over, and gone when it is no longer true.
 
-use std::io::{self, Write};
+use std::io;
 use std::os::fd::AsFd;
 
 use super::text;
@@ -16,14 +16,14 @@ impl LiveLine {
     pub(crate) fn show(&mut self, text: &str, paint: impl FnOnce(&str) -> String) {
         // One column is left free: a full line would wrap on some terminals.
         let text = cut(&text::clean(text), columns(io::stderr()).saturating_sub(1));
-        let _ = write!(io::stderr().lock(), "\r{}{CLEAR_TO_END}", paint(&text));
+        say(format!("\r{}{CLEAR_TO_END}", paint(&text)));
         self.shown = true;
     }
 
     /// Takes it off the screen.
     pub(crate) fn clear(&mut self) {
         if std::mem::take(&mut self.shown) {
-            let _ = write!(io::stderr().lock(), "\r{CLEAR_TO_END}");
+            say(format!("\r{CLEAR_TO_END}"));
         }
     }
 }
@@ -32,6 +32,10 @@ impl Drop for LiveLine {
     fn drop(&mut self) {
         self.clear();
     }
+}
+
+fn say(text: String) {
+    super::stderr().say(text, super::dropped_text);
 }
 
 /// The terminal's width, or what one usually is.

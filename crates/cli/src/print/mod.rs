@@ -3,20 +3,28 @@
 //! Results go to stdout and everything else to stderr. A terminal gets tables and colours (unless `NO_COLOR` is set or
 //! `TERM` is `dumb`), a pipe gets plain text, and `--json` gets one object a line. A pipe that is closed early is not our
 //! failure: whoever read it has what it wanted.
+//!
+//! Writing to stderr never waits for its reader (`outlet`); [`flush`] before the process ends.
 
 mod json;
 mod line;
+mod outlet;
 mod table;
 mod text;
 
 use std::fmt::Display;
+use std::fs::File;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
+use std::sync::OnceLock;
+use std::time::Duration;
 
 use anstyle::{AnsiColor, Style};
 use serde::Serialize;
 
 use crate::failure::Failure;
+
+use self::outlet::Outlet;
 
 pub(crate) use self::json::{Origin as OriginJson, Sequencer as SequencerJson, View as ViewJson, wall_ms};
 pub(crate) use self::line::LiveLine;
@@ -65,20 +73,35 @@ impl Printer {
         io::stdout().lock().write_all(bytes)
     }
 
-    /// Something to know, on stderr. Nobody listening is no reason to stop what we do.
+    /// Something to know, on stderr.
     pub(crate) fn note(&self, text: impl Display) {
-        let _ = writeln!(io::stderr().lock(), "{} {text}", self.on_stderr(BOLD, "tenure:"));
+        self.say(format!("{} {text}\n", self.on_stderr(BOLD, "tenure:")));
     }
 
-    /// Something that happened, as JSON on stderr.
+    /// Something that happened, as JSON: on stderr with `--json`, and where [`events_to`] says.
     pub(crate) fn event(&self, value: &impl Serialize) {
-        if let Ok(text) = serde_json::to_string(value) {
-            let _ = writeln!(io::stderr().lock(), "{text}");
+        let Ok(text) = serde_json::to_string(value) else { return };
+        if let Some(events) = EVENTS.get() {
+            events.say(format!("{text}\n"), dropped_json);
         }
+        if self.json {
+            self.say(format!("{text}\n"));
+        }
+    }
+
+    /// Text for stderr, as it is.
+    fn say(&self, text: String) {
+        stderr().say(text, if self.json { dropped_json } else { dropped_text });
+    }
+
+    /// Whether anything reads events.
+    pub(crate) fn has_events(&self) -> bool {
+        self.json || EVENTS.get().is_some()
     }
 
     /// Asks a question on the terminal, and gives the answer.
     pub(crate) fn question(&self, text: impl Display) -> io::Result<String> {
+        flush(PATIENCE);
         write!(io::stderr().lock(), "{text} ")?;
         let mut answer = String::new();
         io::stdin().read_line(&mut answer)?;
@@ -87,24 +110,26 @@ impl Printer {
 
     /// Says why we could not do our work; gives the code to exit with.
     pub(crate) fn failure(&self, failure: &Failure) -> ExitCode {
+        #[derive(Serialize)]
+        struct Line<'a> {
+            event: &'static str,
+            kind: &'static str,
+            message: &'a str,
+            hint: Option<&'a str>,
+        }
         if failure.silent {
-        } else if self.json {
-            #[derive(Serialize)]
-            struct Line<'a> {
-                event: &'static str,
-                kind: &'static str,
-                message: &'a str,
-                hint: Option<&'a str>,
-            }
-            let Failure { kind, message, hint, .. } = failure;
-            self.event(&Line { event: "error", kind, message, hint: hint.as_deref() });
-        } else {
+            return failure.code().into();
+        }
+        let Failure { kind, message, hint, .. } = failure;
+        self.event(&Line { event: "error", kind, message, hint: hint.as_deref() });
+        if !self.json {
             let mut text = format!("{} {}", self.on_stderr(BAD, "tenure:"), clean(&failure.message));
             if let Some(hint) = &failure.hint {
                 text.push_str(&format!("\n{} {}", self.on_stderr(DIM, "   hint:"), clean(hint)));
             }
-            let _ = writeln!(io::stderr().lock(), "{text}");
+            self.say(format!("{text}\n"));
         }
+        flush(PATIENCE);
         failure.code().into()
     }
 
@@ -116,6 +141,34 @@ impl Printer {
     pub(crate) fn on_stderr(&self, style: Style, text: impl Display) -> String {
         paint(self.err_colour, style, text)
     }
+}
+
+/// Sends the JSON lines of what happens to this file too.
+pub(crate) fn events_to(file: File) {
+    EVENTS.get_or_init(|| Outlet::new(file));
+}
+
+/// Waits until all messages are written, so long at the most: for their order with what others write, and before the process ends.
+pub(crate) fn flush(limit: Duration) {
+    [&STDERR, &EVENTS].into_iter().filter_map(OnceLock::get).for_each(|outlet| outlet.flush(limit));
+}
+
+/// How long a reader may take over the last messages of a process.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
+
+static STDERR: OnceLock<Outlet> = OnceLock::new();
+static EVENTS: OnceLock<Outlet> = OnceLock::new();
+
+fn stderr() -> &'static Outlet {
+    STDERR.get_or_init(|| Outlet::new(io::stderr()))
+}
+
+fn dropped_text(count: u64) -> String {
+    format!("tenure: {count} messages were dropped, because stderr was not read\n")
+}
+
+fn dropped_json(count: u64) -> String {
+    format!("{{\"event\":\"dropped\",\"messages\":{count}}}\n")
 }
 
 /// A usage error in clap's words, under our name.

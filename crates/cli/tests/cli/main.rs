@@ -13,8 +13,10 @@
 //! - `signals`: `kill`, while waiting and while holding; children that ignore, fork and hide
 //! - `leftovers`: what the command started outlives it
 //! - `loss`: the lock goes, and the command with it, in time
+//! - `reasons`: why a lock was lost, what has started, events beside the text, and nested calls
 //! - `sequencer`: show, verify, key; what is signed
 //! - `terminal`: Ctrl-C, Ctrl-Z and `fg` on a real pty; the live line
+//! - `unread`: a stderr that is full, and that nobody reads
 //! - `views`: ls, show, watch, ask, break, elect, doctor, completions, man
 //! - `hold`: hold and release, for scripts
 //! - `input`: what is refused, and leaves nothing behind
@@ -34,11 +36,13 @@ mod kinds;
 mod leftovers;
 mod loss;
 mod once;
+mod reasons;
 mod sequencer;
 mod several;
 mod signals;
 mod support;
 mod terminal;
+mod unread;
 mod views;
 mod waiting;
 mod watchdog;

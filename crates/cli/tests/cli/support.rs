@@ -70,8 +70,8 @@ impl Store {
         self.start(args)
     }
 
-    /// Starts one that will have to wait, and waits until it stands in line. Who is let in after a wait has two seconds until it is
-    /// renewed; a machine that stands still for longer costs it the lock, which is no reason to stop it here.
+    /// Starts one that will have to wait, and waits until it stands in line. A machine that stands still for longer than its ttl
+    /// costs it the lock, which is no reason to stop it here.
     pub(crate) fn queue(&self, flags: &[&str], name: &str) -> Running {
         let before = self.view(name)["line"].as_array().unwrap().len();
         let running = self.start_run(&[&["--on-lost", "ignore"][..], flags].concat(), STAY);

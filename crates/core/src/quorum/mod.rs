@@ -69,8 +69,8 @@ use crate::backend::{Abilities, Backend, Fencing, Finding, Liveness, Waiting, as
 use crate::keeper::{Listener, News};
 use crate::options::within;
 use crate::{
-    Ask, Claim, ClaimId, Clock, Environment, Error, ErrorKind, Grant, Kind, LockName, Renewal, Result, Sequencer, Standing,
-    Token, View, Wait,
+    Ask, Claim, ClaimId, Clock, Environment, Error, ErrorKind, Grant, Kind, LockName, LossReason, Renewal, Result,
+    Sequencer, Standing, Token, View, Wait,
 };
 
 /// A store that can be one of several: beside the [`Backend`] contract it has a voice of its own.
@@ -232,12 +232,12 @@ impl Listener for Ear {
         caller.into_iter().for_each(|caller| self.news.asked(caller, ask.clone()));
     }
 
-    fn lost(&self, id: ClaimId) {
+    fn lost(&self, id: ClaimId, reason: LossReason) {
         let Some(members) = self.members.upgrade() else { return };
         if let Some((caller, left)) = members.claims.vote(id, self.node, false)
             && left < members.majority()
         {
-            self.news.lost(caller);
+            self.news.lost_for(caller, reason);
         }
     }
 

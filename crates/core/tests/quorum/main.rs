@@ -169,7 +169,7 @@ async fn without_a_majority_of_answers_a_hold_is_lost_by_the_clock() {
         five.are_empty().await;
         match told {
             Some(Event::Jeopardy { .. }) => Some(()),
-            Some(Event::Lost) => None,
+            Some(Event::Lost(_)) => None,
             told => panic!("{told:?}"),
         }
     })

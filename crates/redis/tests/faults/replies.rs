@@ -101,7 +101,7 @@ async fn a_renewal_is_tried_again_in_time() {
         assert_eq!(held.phase(), Phase::Held);
         held.release().await.unwrap();
         while let Some(event) = events.next().await {
-            assert!(!matches!(event, Event::Lost), "{event:?}");
+            assert!(!matches!(event, Event::Lost(_)), "{event:?}");
         }
         leaves_nothing(&stage.server, [client]).await;
     }

@@ -45,7 +45,7 @@ pub async fn the_server_ends_them_again_and_again<S: Store>() {
     eventually("it is renewed, and there is nothing to fear: it is the same server", is_renewed).await;
     kept.release().await.unwrap();
     while let Some(event) = events.next().await {
-        assert!(!matches!(event, Event::Lost), "{event:?}");
+        assert!(!matches!(event, Event::Lost(_)), "{event:?}");
     }
     in_time("whoever waited through it gets in", waiting).await.unwrap().unwrap().release().await.unwrap();
     leaves_nothing::<S>(&server, clients).await;
@@ -118,7 +118,7 @@ async fn keeps_its_own<S: Store>(server: &S::Server, url: &str, holder: &Client)
     drop((taken, places));
     had_answers &= kept.release().await.is_ok();
     while let Some(event) = events.next().await {
-        had_answers &= !matches!(event, Event::Jeopardy { .. } | Event::Lost);
+        had_answers &= !matches!(event, Event::Jeopardy { .. } | Event::Lost(_));
     }
     if had_answers {
         assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");

@@ -84,7 +84,7 @@ pub async fn a_renewal_is_tried_again_in_time<S: Store>() {
         assert_eq!(held.phase(), Phase::Held);
         held.release().await.unwrap();
         while let Some(event) = events.next().await {
-            assert!(!matches!(event, Event::Lost), "{event:?}");
+            assert!(!matches!(event, Event::Lost(_)), "{event:?}");
         }
         leaves_nothing::<S>(&stage.server, [client]).await;
     }
@@ -108,7 +108,7 @@ pub async fn frozen_connections_are_replaced<S: Store>() {
     stage.proxy.lift(frozen);
     held.release().await.unwrap();
     while let Some(event) = events.next().await {
-        assert!(!matches!(event, Event::Lost), "{event:?}");
+        assert!(!matches!(event, Event::Lost(_)), "{event:?}");
     }
     leaves_nothing::<S>(&stage.server, [client]).await;
 }

@@ -134,7 +134,7 @@ struct Counts(crate::polled::GrantsByPoll);
 
 impl crate::keeper::Listener for Counts {
     fn asked(&self, _: ClaimId, _: crate::Ask) {}
-    fn lost(&self, _: ClaimId) {}
+    fn lost(&self, _: ClaimId, _: crate::LossReason) {}
     fn verify(&self) {}
     fn renew_now(&self) {}
     fn grant_by_poll(&self, id: ClaimId, is_told: bool) {
