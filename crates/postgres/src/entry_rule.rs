@@ -656,7 +656,7 @@ fn claim(shape: &Shape, names: &[LockName]) -> Claim {
         lock_delay: shape.lock_delay,
         min_hold: Duration::ZERO,
         note: note("für alle"),
-        origin: Origin { host: Arc::from("here"), pid: shape.client as u32 },
+        origin: Origin { host: "here".into(), pid: shape.client as u32 },
     }
 }
 
