@@ -15,12 +15,12 @@ use crate::keys::KeysArgs;
 /// How to ask for the lock, how to hold it, and what to do when it is lost.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct HoldArgs {
-    /// Do not wait: if somebody else has it, exit with the conflict code
+    /// Do not wait: if somebody else has it, exit with the conflict code. Connecting may take 2s
     #[arg(short, long, help_heading = "Waiting", conflicts_with = "wait")]
     pub(crate) nonblock: bool,
 
-    /// Wait at most this long, then exit with the conflict code [default: for ever]
-    #[arg(short, long, visible_alias = "timeout", value_name = "DURATION", value_parser = duration::parse, help_heading = "Waiting")]
+    /// Wait at most this long, connecting included, then exit with the conflict code [default: for ever]
+    #[arg(short, long, visible_alias = "timeout", allow_hyphen_values = true, value_name = "DURATION", value_parser = duration::parse, help_heading = "Waiting")]
     pub(crate) wait: Option<Duration>,
 
     /// The exit code when the lock was not acquired

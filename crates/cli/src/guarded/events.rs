@@ -11,7 +11,7 @@ use tenure::{Guard, LockName, View};
 use super::wait::{ahead, in_the_way};
 use crate::child::{Ending, OnLost};
 use crate::duration;
-use crate::print::{DIM, OriginJson, Printer, ViewJson, clean, wall_ms};
+use crate::print::{DIM, OriginJson, Printer, ViewJson, clean, origin, wall_ms};
 
 /// Something that happened.
 pub(super) enum Event<'a> {
@@ -211,8 +211,8 @@ impl Event<'_> {
             }
             Event::Safe { .. } => format!("{name}: renewed after all"),
             Event::Asked(ask) => match clean(ask.reason.as_str()) {
-                reason if reason.is_empty() => format!("{name}: {} asks us to let go", ask.by),
-                reason => format!("{name}: {} asks us to let go: {reason}", ask.by),
+                reason if reason.is_empty() => format!("{name}: {} asks us to let go", origin(&ask.by)),
+                reason => format!("{name}: {} asks us to let go: {reason}", origin(&ask.by)),
             },
             Event::Lost => format!("{name}: the lock was lost; somebody else may have it now"),
             Event::Stopping { policy: OnLost::Kill, .. } => format!("{name}: killing the command"),

@@ -18,7 +18,7 @@ mod wait;
 use std::ffi::OsString;
 use std::time::Duration;
 
-use tenure::{Client, ErrorKind, Guard, Instant, LockName};
+use tenure::{Client, ErrorKind, Guard, Instant, LockName, Wait};
 
 pub(crate) use self::args::HoldArgs;
 #[cfg(target_os = "linux")]
@@ -31,9 +31,10 @@ use self::lock::Lock;
 use self::wait::Waited;
 use crate::child::{self, Child, Ending, Line, OnLost, Order, Outcome, Signals};
 use crate::failure::{Failure, LOST};
+use crate::limits;
 use crate::print::{Printer, wall_ms};
 use crate::quit;
-use crate::store::{Source, StoreArgs};
+use crate::store::{Opened, Source, StoreArgs};
 
 /// A command to run under a lock.
 pub(crate) struct Job<'a> {
@@ -49,15 +50,17 @@ impl Job<'_> {
     pub(crate) async fn run(self, store: &StoreArgs, printer: &Printer) -> Result<u8, Failure> {
         // From here on no signal is missed: before the command starts it means "give up", afterwards it is the command's.
         let mut signals = Signals::new()?;
-        if store.shows_a_secret() && !self.hold.quiet {
-            printer.note("the store's password is in the command line, where everybody on this host can read it");
-        }
-        let (source, keys) = (store.source()?, self.hold.keys.read()?);
-        let mut client = source.connect().await?;
+        limits::check(self.hold)?;
+        let keys = self.hold.keys.read()?;
+        let (source, mut client, wait) =
+            match store.open(self.hold.patience(), self.hold.quiet, &mut signals, printer).await? {
+                Opened::Client(source, client, wait) => (source, client, wait),
+                Opened::Quit(signal) => child::leave(quit::outcome(signal)),
+            };
         if let Some(keys) = keys {
             client = client.signed_with(keys);
         }
-        let code = self.run_on(&client, &source, &mut signals, printer).await;
+        let code = self.run_on(&client, &source, wait, &mut signals, printer).await;
         close(&client).await;
         match code? {
             End::Code(code) => Ok(code),
@@ -69,13 +72,14 @@ impl Job<'_> {
         &self,
         client: &Client,
         source: &Source,
+        wait: Wait,
         signals: &mut Signals,
         printer: &Printer,
     ) -> Result<End, Failure> {
         let name = LockName::new(self.name)?;
         let teller = Teller::new(name.clone(), printer, self.hold.quiet);
         let lock = Lock::new(client, &name, self.shape, self.hold, &self.hold.note_for(self.command)?)?;
-        let waited = wait::wait(client, &lock, self.hold.patience(), signals, &teller).await;
+        let waited = wait::wait(client, &lock, wait, signals, &teller).await;
         let guard = match waited {
             Ok(Waited::Held(guard)) => guard,
             Ok(Waited::Busy) => {

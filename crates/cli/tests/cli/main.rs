@@ -15,6 +15,8 @@
 //! - `views`: ls, show, watch, ask, break, elect, doctor, completions, man
 //! - `hold`: hold and release, for scripts
 //! - `input`: what is refused, and leaves nothing behind
+//! - `reader`: a closed pipe ends what prints
+//! - `store`: which one, who may read it, connecting, passwords
 //! - `waiting`: wait, ask --wait
 //! - `zookeeper`: the commands on a real ZooKeeper
 
@@ -28,8 +30,10 @@ mod hold;
 mod input;
 mod kinds;
 mod loss;
+mod reader;
 mod sequencer;
 mod signals;
+mod store;
 mod support;
 mod terminal;
 mod views;
