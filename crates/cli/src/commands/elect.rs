@@ -87,4 +87,5 @@ Exit codes and COMMAND's environment are those of `tenure run`; see its --help.
 
 Examples:
   tenure elect scheduler --note 10.0.0.7:8080 -- ./scheduler
-  tenure elect scheduler --observe        time, term, leader and note, one line a change;\n                                          without a leader the term is -, or null with --json";
+  tenure elect scheduler --observe        time, term, leader and note, one line a change;
+                                          without a leader the term is -, or null with --json";

@@ -20,7 +20,15 @@ pub(crate) struct HoldArgs {
     pub(crate) nonblock: bool,
 
     /// Wait at most this long, connecting included, then exit with the conflict code [default: for ever]
-    #[arg(short, long, visible_alias = "timeout", allow_hyphen_values = true, value_name = "DURATION", value_parser = duration::parse, help_heading = "Waiting")]
+    #[arg(
+        short,
+        long,
+        visible_alias = "timeout",
+        allow_hyphen_values = true,
+        value_name = "DURATION",
+        value_parser = duration::parse,
+        help_heading = "Waiting"
+    )]
     pub(crate) wait: Option<Duration>,
 
     /// The exit code when the lock was not acquired
