@@ -12,7 +12,6 @@ mod tickets;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::future::poll_fn;
-use std::sync::Arc;
 use std::sync::OnceLock;
 use std::time::Duration;
 
