@@ -163,16 +163,21 @@ impl Source {
     /// Connects to it, or says that it could not within this time.
     async fn connect_within(&self, wait: Wait) -> Result<Client, Failure> {
         let limit = match wait {
-            Wait::No => AT_ONCE,
+            Wait::No => self.connect_limit().map_or(AT_ONCE, |limit| limit.max(AT_ONCE)),
             Wait::For(limit) => limit,
             Wait::Forever => return self.connect().await,
         };
         tokio::time::timeout(limit, self.connect()).await.unwrap_or_else(|_| {
             let what = format!("could not connect to {} within {}", self.shown(), duration::show(limit));
             Err(Failure { kind: "unavailable", ..Failure::new(what) }.with_hint(
-                "-w bounds connecting too, and -n allows it 2s. `tenure doctor` says what is wrong with the store",
+                "-w bounds connecting too; with -n it may take 2s, or the URL's connect_limit. `tenure doctor` says what is wrong",
             ))
         })
+    }
+
+    /// How long connecting may take, if the URL says so.
+    fn connect_limit(&self) -> Option<Duration> {
+        tenure::parse_duration(self.url()?.parse::<StoreUrl>().ok()?.parameter("connect_limit")?)
     }
 
     /// The store in words, without secrets.

@@ -15,7 +15,7 @@ use crate::keys::KeysArgs;
 /// How to ask for the lock, how to hold it, and what to do when it is lost.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct HoldArgs {
-    /// Do not wait: if somebody else has it, exit with the conflict code. Connecting may take 2s
+    /// Do not wait: if somebody else has it, exit with the conflict code. Connecting may take 2s, or the URL's connect_limit
     #[arg(short, long, help_heading = "Waiting", conflicts_with = "wait")]
     pub(crate) nonblock: bool,
 

@@ -125,16 +125,16 @@ fn the_memory_of_one_process_excludes_no_other() {
     assert!(refused.code() == 125 && refused.stderr.contains("no other process"), "{refused:?}");
 }
 
-/// Servers that take a connection and say nothing, with limits of their own that nobody wants to wait for.
+/// Servers that take a connection and say nothing. Their own limits are ten minutes for etcd and 5 s for ZooKeeper.
 fn silent() -> [(TcpListener, String); 2] {
-    ["etcd://ADDRESS?answer_limit=10m&connect_limit=10m", "zk://ADDRESS?answer_limit=10m&connect_limit=10m"].map(|url| {
+    ["etcd://ADDRESS?answer_limit=10m", "zk://ADDRESS?answer_limit=10m"].map(|url| {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = url.replace("ADDRESS", &listener.local_addr().unwrap().to_string());
         (listener, url)
     })
 }
 
-/// A bound in time that no machine misses, and that a store's own limit of ten minutes does.
+/// A bound in time that no machine misses, and that etcd's own limit of ten minutes does.
 const SOON: Duration = Duration::from_secs(60);
 
 #[test]
