@@ -14,7 +14,7 @@ use crate::store::StoreArgs;
 /// Run a program under a lock, and see who holds what
 ///
 /// A lock here is a lease on a name. While the program runs, tenure renews it; if that fails, tenure stops the program
-/// before anybody else is let in. Without --store, all of your processes on this host meet in one file, with no server.
+/// before anybody else is let in. Without --store, all processes of your user on this host meet in one file, with no server.
 #[derive(Debug, Parser)]
 #[command(
     name = "tenure",

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 /// Reads a duration.
 pub(crate) fn parse(text: &str) -> Result<Duration, String> {
-    let bad = "expected something like 30s, 5m, 1h30m, 250ms, or a plain number of seconds";
-    tenure::parse_duration(text).ok_or_else(|| bad.to_owned())
+    let what = if text.starts_with('-') { "a duration cannot be negative" } else { "that is no duration" };
+    let hint = "Write something like 30s, 5m, 1h30m, 250ms, or a plain number of seconds";
+    tenure::parse_duration(text).ok_or_else(|| format!("{what}. {hint}"))
 }
 
 /// Shows a duration in its two largest units: `3m12s`, `2d4h`; below ten seconds with a tenth.

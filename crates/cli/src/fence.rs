@@ -9,7 +9,7 @@ use tenure::fence::Fence;
 
 use crate::failure::Failure;
 use crate::print::Printer;
-use crate::store::{Source, has_a_secret, set};
+use crate::store::{Source, has_password, refuse_memory, set};
 
 /// Where the fence is.
 #[derive(Args, Clone, Debug, Default)]
@@ -27,39 +27,52 @@ pub(crate) struct FenceArgs {
 impl FenceArgs {
     /// Opens it.
     pub(crate) async fn open(&self, printer: &Printer) -> Result<Arc<dyn Fence>, Failure> {
-        if self.fence.as_deref().is_some_and(has_a_secret) {
-            printer.note("the fence's password is in the command line, where everybody on this host can read it");
+        if self.fence.as_deref().is_some_and(has_password) {
+            printer.warning("the fence's password is in the command line, where everybody on this host can read it");
         }
-        Ok(tenure::fence(self.url()?).await?)
+        let source = self.source()?;
+        source.warn("fence", printer);
+        let url = source.url().unwrap_or_default();
+        refuse_memory(url)?;
+        Ok(tenure::fence(url).await?)
     }
 
     /// The one that flags name, and not the environment.
     pub(crate) fn named(&self) -> Result<Option<String>, Failure> {
+        Ok(self.by_flags()?.and_then(|source| source.url().map(str::to_owned)))
+    }
+
+    fn by_flags(&self) -> Result<Option<Source>, Failure> {
         match (&self.fence, &self.fence_file) {
-            (Some(url), _) => Ok(Some(url.clone())),
-            (None, Some(path)) => from_file(path.clone()).map(Some),
+            (Some(url), _) => by_url(url.clone()).map(Some),
+            (None, Some(path)) => Source::read("--fence-file", path).map(Some),
             (None, None) => Ok(None),
         }
     }
 
-    fn url(&self) -> Result<String, Failure> {
-        if let Some(url) = self.named()? {
-            return Ok(url);
+    fn source(&self) -> Result<Source, Failure> {
+        if let Some(source) = self.by_flags()? {
+            return Ok(source);
         }
         if let Some(url) = set(FENCE) {
-            return url.into_string().map_err(|_| Failure::new(format!("{FENCE} is not UTF-8 text")));
+            return by_url(url.into_string().map_err(|_| Failure::new(format!("{FENCE} is not UTF-8 text")))?);
         }
         match set(FENCE_FILE) {
-            Some(path) => from_file(path.into()),
+            Some(path) => Source::read("--fence-file", path.as_ref()),
             None => Err(Failure::new("which fence? There is no default: it belongs to what is protected")
                 .with_hint("Say --fence sqlite:///var/lib/app/fence.db, or another URL, or set TENURE_FENCE")),
         }
     }
 }
 
-fn from_file(path: PathBuf) -> Result<String, Failure> {
-    let source = Source::read("--fence-file", &path)?;
-    Ok(source.url().unwrap_or_default().to_owned())
+/// What is no URL may be a secret: it is not shown.
+fn by_url(url: String) -> Result<Source, Failure> {
+    if !url.contains(':') {
+        return Err(Failure::new("the fence's URL has no scheme").with_hint(
+            "A file is sqlite:///path/to/fence.db, or sqlite://fence.db in the current directory; a server is redis://host",
+        ));
+    }
+    Ok(Source::Url(url))
 }
 
 const FENCE: &str = "TENURE_FENCE";

@@ -6,8 +6,9 @@
 //! - `guarded`: what `run` and `elect` share: wait for the lock, run the command under it, stop it inside the lease
 //! - `child`: the process that runs under the lock; `bench`: what a lock costs
 //! - `store`: from options to a client, `fence`: to a fence; `keys`: what sequencers are signed with; `failure`: how things go wrong,
-//!   and the exit codes; `quit`: a signal ends us
-//! - `print`: everything that is written to a terminal, a pipe or a log; `duration`: `1h30m`; `signal_name`: `USR1`
+//!   and the exit codes; `quit`: a signal ends us; `reader`: whether anybody reads us
+//! - `print`: everything that is written to a terminal, a pipe or a log; `duration`: `1h30m`; `signal_name`: `USR1`; `limits`: what
+//!   options may say
 
 #![forbid(unsafe_code)]
 
@@ -20,8 +21,10 @@ mod failure;
 mod fence;
 mod guarded;
 mod keys;
+mod limits;
 mod print;
 mod quit;
+mod reader;
 mod signal_name;
 mod store;
 

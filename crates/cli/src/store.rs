@@ -4,12 +4,18 @@
 //! usage error and no completion can show a password.
 
 use std::ffi::OsString;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::Args;
-use tenure::{Client, StoreUrl};
+use rustix::process::Signal;
+use tenure::{Client, Instant, StoreUrl, Wait};
 
+use crate::child::Signals;
+use crate::duration;
 use crate::failure::Failure;
+use crate::print::Printer;
 
 /// The options of every command that talks to a store.
 #[derive(Args, Clone, Debug, Default)]
@@ -17,13 +23,17 @@ pub(crate) struct StoreArgs {
     /// URL of sqlite, postgres, mysql, redis, zk, etcd, … [env: TENURE_STORE]
     ///
     /// sqlite:///path/to/file, postgres://host/database, mysql://host/database, redis://host (or redis+sentinel, redis+cluster,
-    /// redlock), zk://h1,h2,h3, etcd://h1,h2,h3, or none for your own default file.
+    /// redlock), zk://h1,h2,h3, etcd://h1,h2,h3, or none for your user's default file.
     #[arg(long, value_name = "URL", global = true, help_heading = "Global options", conflicts_with = "store_file")]
     store: Option<String>,
 
     /// A file whose first line is the URL [env: TENURE_STORE_FILE]
     #[arg(long, value_name = "FILE", global = true, help_heading = "Global options")]
     store_file: Option<PathBuf>,
+
+    /// Say on stderr which store is used
+    #[arg(short, long, global = true, help_heading = "Global options")]
+    verbose: bool,
 }
 
 /// A store that was chosen, but not connected to yet.
@@ -56,20 +66,68 @@ impl StoreArgs {
         }
     }
 
-    /// Connects to it.
-    pub(crate) async fn connect(&self) -> Result<Client, Failure> {
-        self.source()?.connect().await
+    /// Which store is meant, after a warning if a password of it can be read by others.
+    pub(crate) fn named(&self, printer: &Printer) -> Result<Source, Failure> {
+        let source = self.source()?;
+        if self.store.as_deref().is_some_and(has_password) {
+            printer.warning("the store's password is in the command line, where everybody on this host can read it");
+        }
+        source.warn("store", printer);
+        Ok(source)
     }
 
-    /// Whether a password stands on the command line, where `ps` shows it to everybody.
-    pub(crate) fn shows_a_secret(&self) -> bool {
-        self.store.as_deref().is_some_and(has_a_secret)
+    /// Connects to it, for as long as the caller will wait.
+    pub(crate) async fn connect(&self, wait: Wait, printer: &Printer) -> Result<Client, Failure> {
+        let client = self.named(printer)?.connect_within(wait).await?;
+        self.tell(&client, printer);
+        Ok(client)
+    }
+
+    /// Connects to it for as long as the caller will wait, and until a signal comes. Gives what is left of the wait, too.
+    ///
+    /// # Cancel safety
+    /// As connecting.
+    pub(crate) async fn open(
+        &self,
+        wait: Wait,
+        quiet: bool,
+        signals: &mut Signals,
+        printer: &Printer,
+    ) -> Result<Opened, Failure> {
+        let source = if quiet { self.source()? } else { self.named(printer)? };
+        let deadline = wait.deadline(Instant::now());
+        let client = tokio::select! {
+            biased;
+            signal = signals.quit() => return Ok(Opened::Quit(signal)),
+            client = source.connect_within(wait) => client?,
+        };
+        if !quiet {
+            self.tell(&client, printer);
+        }
+        Ok(Opened::Client(source, client, wait.left(deadline, Instant::now())))
+    }
+
+    fn tell(&self, client: &Client, printer: &Printer) {
+        if self.verbose {
+            printer.remark("store", format!("the store is {}", client.describe()));
+        }
     }
 }
 
+/// What came of opening a store.
+pub(crate) enum Opened {
+    /// A client of it, and what is left of the wait.
+    Client(Source, Client, Wait),
+    /// A signal told us to end.
+    Quit(Signal),
+}
+
+/// How long connecting may take where the caller will not wait.
+const AT_ONCE: Duration = Duration::from_secs(2);
+
 /// Whether there is a password in a URL.
-pub(crate) fn has_a_secret(url: &str) -> bool {
-    url.parse::<StoreUrl>().is_ok_and(|url| url.password().is_some())
+pub(crate) fn has_password(url: &str) -> bool {
+    url.parse::<StoreUrl>().is_ok_and(|url| url.has_password())
 }
 
 impl Source {
@@ -84,12 +142,50 @@ impl Source {
         Ok(Source::File(std::path::absolute(path)?, url.to_owned()))
     }
 
+    /// Warns if others may read the password in its file.
+    pub(crate) fn warn(&self, what: &str, printer: &Printer) {
+        let Source::File(path, url) = self else { return };
+        let mode = std::fs::metadata(path).map_or(0, |meta| meta.permissions().mode());
+        if mode & 0o004 != 0 && has_password(url) {
+            let path = path.display();
+            printer
+                .warning(format!("everybody on this host can read the {what}'s password in {path}: run chmod 600 {path}"));
+        }
+    }
+
     /// Connects to it.
     pub(crate) async fn connect(&self) -> Result<Client, Failure> {
+        refuse_memory(self.url().unwrap_or_default())?;
         Ok(match self {
             Source::Default => tenure::connect_default().await?,
             Source::Url(url) | Source::File(_, url) => tenure::connect(url).await?,
         })
+    }
+
+    /// Connects to it, or says that it could not within this time.
+    async fn connect_within(&self, wait: Wait) -> Result<Client, Failure> {
+        let limit = match wait {
+            Wait::No => self.connect_limit().map_or(AT_ONCE, |limit| limit.max(AT_ONCE)),
+            Wait::For(limit) => limit,
+            Wait::Forever => return self.connect().await,
+        };
+        tokio::time::timeout(limit, self.connect()).await.unwrap_or_else(|_| {
+            let what = format!("could not connect to {} within {}", self.shown(), duration::show(limit));
+            Err(Failure { kind: "unavailable", ..Failure::new(what) }.with_hint(
+                "-w bounds connecting too; with -n it may take 2s, or the URL's connect_limit. `tenure doctor` says what is wrong",
+            ))
+        })
+    }
+
+    /// How long connecting may take, if the URL says so.
+    fn connect_limit(&self) -> Option<Duration> {
+        tenure::parse_duration(self.url()?.parse::<StoreUrl>().ok()?.parameter("connect_limit")?)
+    }
+
+    /// The store in words, without secrets.
+    fn shown(&self) -> String {
+        let shown = |url: &str| url.parse::<StoreUrl>().map_or_else(|_| "the store".to_owned(), |url| url.to_string());
+        self.url().map_or_else(|| "the default file".to_owned(), shown)
     }
 
     /// The URL, where there is one.
@@ -104,7 +200,7 @@ impl Source {
     /// stays in its file.
     pub(crate) fn environment(&self) -> Vec<(OsString, OsString)> {
         match self {
-            Source::Default => match tenure::sqlite::default_path().to_str() {
+            Source::Default => match tenure::sqlite::default_path().ok().as_ref().and_then(|path| path.to_str()) {
                 Some(path) => vec![(STORE.into(), file_url(path).into()), (STORE_FILE.into(), OsString::new())],
                 None => Vec::new(), // it is found again as we found it
             },
@@ -112,6 +208,18 @@ impl Source {
             Source::File(path, _) => vec![(STORE.into(), OsString::new()), (STORE_FILE.into(), path.into())],
         }
     }
+}
+
+/// Refuses what other processes have no part in.
+pub(crate) fn refuse_memory(url: &str) -> Result<(), Failure> {
+    if !url.parse::<StoreUrl>().is_ok_and(|url| url.scheme() == "memory") {
+        return Ok(());
+    }
+    Err(Failure {
+        kind: "unsupported",
+        ..Failure::new("memory:// is in this process only: no other process would be excluded")
+    }
+    .with_hint("Name a file, sqlite:///path/to/file.db, or a server such as redis://host"))
 }
 
 /// The same URL, with a relative path made absolute: the command may change its directory.
@@ -158,9 +266,12 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_in_argv_is_seen() {
-        let with = |url: &str| StoreArgs { store: Some(url.into()), store_file: None }.shows_a_secret();
-        assert!(with("redis://app:hunter2@cache/0"));
-        assert!(!with("redis://app@cache/0") && !with("sqlite:///x"));
+    fn a_password_is_found_wherever_it_is() {
+        for secret in ["redis://app:hunter2@cache/0", "redis+sentinel://a,b/main?sentinel_password=hunter2"] {
+            assert!(has_password(secret), "{secret}");
+        }
+        for plain in ["redis://app@cache/0", "sqlite:///x", "zk://h?auth=digest", "etcds://h?key=/etc/key.pem"] {
+            assert!(!has_password(plain), "{plain}");
+        }
     }
 }

@@ -202,11 +202,47 @@ impl Note {
     }
 }
 
+/// A host's name, as views show it: never with control characters, wherever it comes from.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Host(Arc<str>);
+
+impl Host {
+    /// The longest host, in bytes: as long as a name in DNS may be.
+    pub const MAX_BYTES: usize = 255;
+}
+
+impl From<&str> for Host {
+    /// A control character becomes `\u{fffd}`, and what is too long is cut: a name is only shown, and a claim with a bad one is
+    /// a claim.
+    fn from(text: &str) -> Self {
+        let text = &text[..text.floor_char_boundary(Self::MAX_BYTES)];
+        if !text.contains(char::is_control) {
+            return Host(text.into());
+        }
+        let plain = text.replace(char::is_control, "\u{fffd}");
+        Host(plain[..plain.floor_char_boundary(Self::MAX_BYTES)].into())
+    }
+}
+
+impl std::ops::Deref for Host {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
 /// Who asks: shown beside the note in views.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Origin {
     /// The host's name.
-    pub host: Arc<str>,
+    pub host: Host,
     /// The process id on that host.
     pub pid: u32,
 }
@@ -386,6 +422,16 @@ mod tests {
         };
         let sent = Instant::from_nanos(7);
         assert_eq!(claim.window(sent) + margin(claim.ttl), sent + claim.ttl);
+    }
+
+    #[test]
+    fn a_host_steers_no_terminal() {
+        assert_eq!(&*Host::from("db-1.example é"), "db-1.example é");
+        assert_eq!(&*Host::from("a\u{1b}[2J\nb"), "a\u{fffd}[2J\u{fffd}b");
+        for long in ["é".repeat(200), "\u{1b}".repeat(255)] {
+            let host = Host::from(&*long);
+            assert!(host.len() <= Host::MAX_BYTES && host.len() > Host::MAX_BYTES - 4, "{}", host.len());
+        }
     }
 
     #[test]

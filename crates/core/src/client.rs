@@ -76,7 +76,7 @@ impl Client {
     /// A client of this backend in other surroundings: for simulations.
     pub fn with_environment(backend: Arc<dyn Backend>, environment: Environment) -> Result<Self> {
         let abilities = backend.abilities();
-        let host = rustix::system::uname().nodename().to_string_lossy().into();
+        let host = (&*rustix::system::uname().nodename().to_string_lossy()).into();
         let origin = Origin { host, pid: std::process::id() };
         let keeper = Keeper::start(backend, environment)?;
         let inner = Inner { keeper, abilities, origin, slots: Mutex::new(HashMap::new()) };

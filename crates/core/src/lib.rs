@@ -48,8 +48,8 @@ pub use admit::{Entry, admit};
 pub use backend::{Abilities, Backend};
 pub use cell::{Cell, Versioned};
 pub use claim::{
-    Ask, Claim, ClaimId, Fingerprint, Grant, HANDOVER_TTL, Kind, MAX_TTL, MIN_TTL, Mode, Note, Origin, Renewal, Token, Wait,
-    margin,
+    Ask, Claim, ClaimId, Fingerprint, Grant, HANDOVER_TTL, Host, Kind, MAX_TTL, MIN_TTL, Mode, Note, Origin, Renewal, Token,
+    Wait, margin,
 };
 pub use client::{Client, Watch};
 pub use clock::{Clock, Instant};

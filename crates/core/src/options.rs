@@ -72,6 +72,10 @@ pub(crate) fn ttl(given: Duration) -> Result<Duration> {
     within("a ttl", given, MIN_TTL, MAX_TTL)
 }
 
+pub(crate) fn max_hold(given: Duration) -> Result<Duration> {
+    within("a maximum hold", given, MIN_TTL, MAX_TTL)
+}
+
 pub(crate) fn up_to_a_day(what: &str, given: Duration) -> Result<Duration> {
     within(what, given, Duration::ZERO, MAX_TTL)
 }
@@ -119,7 +123,7 @@ macro_rules! options {
 
             /// A cap on the whole hold: renewal stops there, and the hold is lost.
             pub fn max_hold(self, max_hold: std::time::Duration) -> $crate::Result<Self> {
-                let max_hold = $crate::options::ttl(max_hold)?;
+                let max_hold = $crate::options::max_hold(max_hold)?;
                 Ok(self.set(|ask| ask.options.max_hold = Some(max_hold)))
             }
 

@@ -40,6 +40,11 @@ impl StoreUrl {
         self.password.as_deref()
     }
 
+    /// Whether a password is in it, as the login's or in a parameter.
+    pub fn has_password(&self) -> bool {
+        self.password.is_some() || self.parameters.iter().any(|(name, _)| name.to_ascii_lowercase().contains("pass"))
+    }
+
     /// The host or hosts with their ports, as they stand there; empty where there is none.
     pub fn hosts(&self) -> &str {
         &self.hosts
@@ -91,7 +96,7 @@ impl std::str::FromStr for StoreUrl {
         let bad = |why: &str| Error::new(ErrorKind::BadUrl, format!("the store's URL {why}"));
         let (scheme, rest) = text
             .split_once(':')
-            .ok_or_else(|| bad("has no scheme").with_hint("It looks like sqlite:///var/lib/locks.db or memory://NAME"))?;
+            .ok_or_else(|| bad("has no scheme").with_hint("It looks like sqlite:///var/lib/locks.db or redis://host"))?;
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.');
         if !scheme.starts_with(|c: char| c.is_ascii_alphabetic()) || !scheme.chars().all(plain) {
             return Err(bad("does not begin with a scheme"));

@@ -568,7 +568,8 @@ impl<'a> Pair<'a> {
             let client = verbs::number(&row, 0).expect("a client") as ClientKey;
             let bytes: Vec<u8> = row.get(1).expect("an id");
             let id = ClaimId::from_bytes(bytes.try_into().expect("16 bytes"));
-            let by = Origin { host: verbs::text(&row, 4).into(), pid: verbs::number(&row, 5).expect("a pid") as u32 };
+            let by =
+                Origin { host: verbs::text(&row, 4).as_str().into(), pid: verbs::number(&row, 5).expect("a pid") as u32 };
             let lost = verbs::number(&row, 2) == Some(1);
             self.saw(if lost { "told: lost" } else { "told: asked" });
             let asked = Ask { reason: note(&verbs::text(&row, 3)), by };

@@ -337,7 +337,7 @@ fn add(view: &mut View, row: &Row, now: i64) -> Result<(), Nonsense> {
     let [mode, take, permits] = [5, 6, 7].map(|column| number(row, column).unwrap_or(-1));
     let mode = Mode::numbered(mode, take, permits).ok_or(Nonsense)?;
     let note = Note::new(text(row, 8)).unwrap_or_else(|_| Note::none());
-    let origin = Origin { host: text(row, 9).into(), pid: number(row, 10).unwrap_or(0) as u32 };
+    let origin = Origin { host: text(row, 9).as_str().into(), pid: number(row, 10).unwrap_or(0) as u32 };
     let age = span(Some(now - number(row, 11).ok_or(Nonsense)?)).ok_or(Nonsense)?;
     if number(row, 3) == Some(1) {
         view.line.push(Waiter { claim, mode, note, origin, waiting_for: age });
@@ -460,7 +460,7 @@ fn token(number: Option<i64>) -> Result<Token, Nonsense> {
 
 fn ask_of(row: &Row, column: usize) -> Ask {
     let reason = Note::new(text(row, column)).unwrap_or_else(|_| Note::none());
-    let by = Origin { host: text(row, column + 1).into(), pid: number(row, column + 2).unwrap_or(0) as u32 };
+    let by = Origin { host: text(row, column + 1).as_str().into(), pid: number(row, column + 2).unwrap_or(0) as u32 };
     Ask { reason, by }
 }
 

@@ -12,7 +12,6 @@ mod tickets;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::future::poll_fn;
-use std::sync::Arc;
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -651,6 +650,6 @@ fn claim(shape: &Shape, names: &[LockName]) -> Claim {
         lock_delay: shape.lock_delay,
         min_hold: Duration::ZERO,
         note: note("für alle"),
-        origin: Origin { host: Arc::from("here"), pid: shape.client as u32 },
+        origin: Origin { host: "here".into(), pid: shape.client as u32 },
     }
 }

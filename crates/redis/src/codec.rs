@@ -256,7 +256,7 @@ mod tests {
 
     fn text() -> impl Strategy<Value = (Note, Origin)> {
         ("[^\\p{C}]{0,40}", "[^\\p{C}]{0,20}", any::<u32>()).prop_map(|(note, host, pid)| {
-            (Note::new(note).expect("nothing unprintable is in it"), Origin { host: host.into(), pid })
+            (Note::new(note).expect("nothing unprintable is in it"), Origin { host: host.as_str().into(), pid })
         })
     }
 

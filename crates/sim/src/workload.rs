@@ -366,9 +366,16 @@ impl Worker {
 pub(crate) async fn observe(world: Arc<World>, client: Client, who: Who, name: NameIx) {
     let election = client.election(world.plan.names[name].name.as_str()).expect("the store has elections");
     let mut observer = election.observe().expect("it is a good name");
+    let (mut last, mut vacant) = (None, false);
     loop {
-        match observer.next().await {
-            Ok(leader) => world.write(Event::Observed { who, name, term: leader.term }),
+        match observer.next().await.map(|leader| leader.map(|leader| leader.term)) {
+            Ok(term) => {
+                // One that was thought to be gone is seen once.
+                if let Some(term) = term.filter(|_| !(vacant && term == last)) {
+                    world.write(Event::Observed { who, name, term });
+                }
+                (vacant, last) = (term.is_none(), term.or(last));
+            }
             Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
         }
     }

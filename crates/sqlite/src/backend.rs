@@ -17,7 +17,7 @@ use crate::config::Settings;
 use crate::ear::{ALIVE, Verdict};
 use crate::error::{Fault, describe, explained, garbled};
 use crate::store::{Message, Store};
-use crate::transaction::{Asked, Transaction};
+use crate::transaction::{Asked, Transaction, past_place, past_token};
 
 /// What this store does.
 pub const ABILITIES: Abilities = Abilities {
@@ -146,8 +146,8 @@ impl Store {
 
     /// Ends a claim. Says whether it was there.
     async fn end(self: &Arc<Self>, claim: &Claim, min_hold: Duration) -> Result<bool> {
-        if self.is_replaced() {
-            return Ok(false); // whatever it left is in a file that nobody finds any more
+        if self.is_replaced() || !self.file.is_writable {
+            return Ok(false); // whatever it left is in a file that nobody finds any more; or it could leave nothing
         }
         let (name, id) = (claim.name.clone(), claim.id);
         self.ask(move |tx| {
@@ -158,19 +158,35 @@ impl Store {
     }
 
     fn view(&self, name: &LockName) -> Result<(View, Instant)> {
-        let Some(record) = self.record(name)? else { return Ok((View::free(name.clone()), Instant::NEVER)) };
+        let Some(record) = self.record(name)? else {
+            let view = View { last: self.past(name)?, ..View::free(name.clone()) };
+            return Ok((view, Instant::NEVER));
+        };
         Ok((record.view(name, Instant::now()), record.next_change().unwrap_or(Instant::NEVER)))
     }
 
     /// What the file says of a name, as of now.
     pub(crate) fn record(&self, name: &LockName) -> Result<Option<Record>> {
         let bytes: Option<Vec<u8>> = self.read(|connection| {
-            let select = connection.prepare_cached("SELECT record FROM lock WHERE name = ?1");
-            let bytes = select.and_then(|mut select| select.query_row([name.as_str()], |row| row.get(0)).optional());
+            let sql = "SELECT record FROM lock WHERE name = ?1 AND ?2 = (SELECT value FROM meta WHERE what = 'boot')";
+            let select = connection.prepare_cached(sql);
+            let values = [name.as_str(), &self.boot];
+            let bytes = select.and_then(|mut select| select.query_row(values, |row| row.get(0)).optional());
             bytes.map_err(|error| explained(error, &self.file.path, "reading"))
         })?;
         let decoded = bytes.map(|bytes| codec::decode(&bytes)).transpose();
         decoded.map_err(|error| garbled(error, &self.file.path).with_name(name))
+    }
+
+    /// The last token of a name whose row was removed, if it is still remembered.
+    fn past(&self, name: &LockName) -> Result<Option<Token>> {
+        self.read(|connection| {
+            let select = connection.prepare_cached("SELECT value FROM meta WHERE what = ?1");
+            let past = select.and_then(|mut select| {
+                select.query_row([past_place(name)], |row| Ok(past_token(name, row.get_ref(0)?.as_bytes()?))).optional()
+            });
+            past.map(Option::flatten).map_err(|error| explained(error, &self.file.path, "reading"))
+        })
     }
 
     /// A number that changes with every commit of anybody else's, our own writer included.
@@ -236,11 +252,12 @@ impl Store {
 
     fn rows(&self, prefix: &str, after: Option<&str>) -> Result<Vec<(String, Vec<u8>)>> {
         // Names compare byte by byte, as SQLite's texts do; those that begin with the prefix stand together.
-        let sql = "SELECT name, record FROM lock WHERE name >= ?1 AND name > ?2 ORDER BY name LIMIT ?3";
+        let sql = "SELECT name, record FROM lock WHERE name >= ?1 AND name > ?2
+                   AND ?4 = (SELECT value FROM meta WHERE what = 'boot') ORDER BY name LIMIT ?3";
         self.read(|connection| {
             let read = || -> rusqlite::Result<_> {
                 let mut select = connection.prepare_cached(sql)?;
-                let values = params![prefix, after.unwrap_or_default(), LIST_AT_ONCE as i64];
+                let values = params![prefix, after.unwrap_or_default(), LIST_AT_ONCE as i64, self.boot];
                 let rows = select.query_map(values, |row| Ok((row.get(0)?, row.get(1)?)))?;
                 rows.collect()
             };

@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use nix::unistd::{Uid, User};
+use rustix::process::geteuid;
 use tenure_core::{Error, ErrorKind, Result, StoreUrl, bad_value};
 
 use crate::Sqlite;
@@ -15,7 +17,7 @@ pub const SCHEMES: &[&str] = &["sqlite"];
 ///   one host, for instance on a FUSE file system that is a local disk.
 /// - `mode=0660`: who may read and write the file, and its log and index beside it, if it is made now, in octal; without,
 ///   `0600`: this user alone. Whoever may write the file can take, end and make up locks in it, and whoever may read it sees who
-///   holds what. Where a group shares it, give the directory that group and the setgid bit.
+///   holds what. Where a group shares it, give the directory that group and the setgid bit: see "Several users".
 /// - `wake=poll`: do not listen for messages of other processes; waiters look about once a second.
 pub const PARAMETERS: &[&str] = &["mode", "network", "wake"];
 
@@ -78,67 +80,80 @@ impl Settings {
 
 /// Opens the file of [`default_path`], and makes its directory, for this user alone, if it is not there.
 pub fn open_default(settings: Settings) -> Result<Sqlite> {
-    let (directory, is_shared) = default_directory();
-    make_directory(&directory, is_shared)?;
-    Sqlite::open(directory.join(FILE), settings)
+    open_in_home(&home_of(geteuid().as_raw())?, settings)
 }
 
-/// Makes a directory for this user alone, unless it is there and belongs to this user. Where others may make things beside it,
-/// as in `/tmp`, it must be no symbolic link either, which they could have put there and could turn elsewhere at any time.
-fn make_directory(directory: &Path, is_shared: bool) -> Result<()> {
+fn open_in_home(home: &Path, settings: Settings) -> Result<Sqlite> {
+    make_directory(&home.join(DIRECTORY))?;
+    Sqlite::open(home.join(DIRECTORY).join(FILE), settings)
+}
+
+/// Makes a directory for this user alone, unless it is there and belongs to this user.
+fn make_directory(directory: &Path) -> Result<()> {
     use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 
     let refuse = |what: &str| {
-        Error::new(ErrorKind::Backend, format!("the directory {} {what}", directory.display()))
-            .with_hint("Set XDG_STATE_HOME to a directory of yours, or name a file: sqlite:///path/to/locks.db")
+        Error::new(ErrorKind::Backend, format!("the directory {} {what}", directory.display())).with_hint(NAME_A_FILE)
     };
     let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory);
     made.map_err(|error| refuse("cannot be made").with_source(error))?;
-    let looked = if is_shared { directory.symlink_metadata() } else { directory.metadata() };
-    let meta = looked.map_err(|error| refuse("cannot be used").with_source(error))?;
-    if meta.is_symlink() {
-        return Err(refuse("is a symbolic link, which anybody may have made"));
-    }
-    if meta.uid() != rustix::process::geteuid().as_raw() {
+    let meta = directory.metadata().map_err(|error| refuse("cannot be used").with_source(error))?;
+    if meta.uid() != geteuid().as_raw() {
         return Err(refuse("belongs to another user"));
     }
     Ok(())
 }
 
+const DIRECTORY: &str = ".local/state/tenure";
 const FILE: &str = "locks.db";
+const NAME_A_FILE: &str = "Name a file, the same one for all who are to exclude each other: sqlite:///path/to/locks.db";
 
-/// The file that is used where none is named: `$XDG_STATE_HOME/tenure/locks.db`, else `~/.local/state/tenure/locks.db`,
-/// else `/tmp/tenure-UID/locks.db`.
-pub fn default_path() -> PathBuf {
-    default_directory().0.join(FILE)
+/// The file that is used where none is named: `.local/state/tenure/locks.db` in the home directory that the user database
+/// (`/etc/passwd`, LDAP, …) has for the effective user.
+///
+/// `HOME` and `XDG_STATE_HOME` do not count. They differ between a user's shell, cron jobs, `sudo` and systemd units, and
+/// two processes with two files do not exclude each other.
+pub fn default_path() -> Result<PathBuf> {
+    Ok(home_of(geteuid().as_raw())?.join(DIRECTORY).join(FILE))
 }
 
-/// Where the default file is, and whether others may make things beside that directory.
-fn default_directory() -> (PathBuf, bool) {
-    let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let state = absolute("XDG_STATE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".local/state")));
-    match state {
-        Some(state) => (state.join("tenure"), false),
-        None => (PathBuf::from(format!("/tmp/tenure-{}", rustix::process::geteuid().as_raw())), true),
+fn home_of(user: u32) -> Result<PathBuf> {
+    let refuse = |what: String| Error::new(ErrorKind::Backend, what).with_hint(NAME_A_FILE);
+    match User::from_uid(Uid::from_raw(user)) {
+        Ok(Some(user)) if user.dir.is_absolute() => Ok(user.dir),
+        Ok(Some(user)) => Err(refuse(format!("the user {} has no home directory for the default file", user.name))),
+        Ok(None) => {
+            Err(refuse(format!("the user database does not know the user {user}, so there is no home for the default file")))
+        }
+        Err(error) => Err(refuse(format!("the user {user} cannot be looked up in the user database"))
+            .with_source(std::io::Error::from(error))),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::symlink;
+    use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
 
     #[test]
-    fn a_link_is_followed_only_where_nobody_else_can_have_made_it() {
-        let place = tempfile::tempdir().unwrap();
-        let (aim, link) = (place.path().join("aim"), place.path().join("link"));
-        make_directory(&aim, true).unwrap();
-        make_directory(&aim, true).unwrap();
-        symlink(&aim, &link).unwrap();
-        make_directory(&link, false).unwrap();
-        let refused = make_directory(&link, true).unwrap_err();
-        assert!(refused.to_string().contains("symbolic link"), "{refused}");
-        assert!(std::fs::read_dir(&aim).unwrap().next().is_none());
+    fn the_default_file_is_made_for_this_user_alone() {
+        let home = tempfile::tempdir().unwrap();
+        for _ in 0..2 {
+            drop(open_in_home(home.path(), Settings::default()).unwrap());
+        }
+        let mode = |path: &str| std::fs::metadata(home.path().join(path)).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(DIRECTORY), mode(".local/state/tenure/locks.db")), (0o700, 0o600));
+        if !geteuid().is_root() {
+            assert!(make_directory(Path::new("/usr")).unwrap_err().to_string().contains("another user"));
+        }
+    }
+
+    #[test]
+    fn a_user_without_a_home_is_told_to_name_a_file() {
+        let unknown = 0x7fff_fff3;
+        let refused = home_of(unknown).unwrap_err();
+        assert!(refused.to_string().contains("2147483635") && refused.hint().unwrap().contains("sqlite:///"), "{refused}");
+        assert!(home_of(0).unwrap().is_absolute());
     }
 }

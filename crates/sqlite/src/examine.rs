@@ -41,6 +41,9 @@ fn permissions(store: &Store) -> Finding {
     let what = "permissions";
     match std::fs::metadata(&store.file.path).map(|meta| meta.permissions().mode() & 0o777) {
         Err(error) => Finding::warning(what, format!("the file cannot be looked at: {error}")),
+        Ok(mode) if !store.file.is_writable => {
+            Finding::warning(what, format!("{mode:04o}; this user may only read: it sees locks and takes none"))
+        }
         Ok(mode) if mode & 0o002 == 0 => {
             Finding::good(what, format!("{mode:04o}; who can write the file can take and end locks"))
         }

@@ -55,6 +55,8 @@ pub(crate) struct File {
     pub(crate) path: PathBuf,
     pub(crate) device: u64,
     pub(crate) inode: u64,
+    /// Whether this user may write it. Whoever may not sees who holds what, and can take nothing.
+    pub(crate) is_writable: bool,
 }
 
 impl File {
@@ -111,16 +113,18 @@ pub(crate) fn open(path: &Path, settings: &Settings) -> Result<(File, Connection
     let failed = |error| explained(error, &path, "opening it");
     make_file(&path, settings.mode)?;
     let mut connection = connection(&path).map_err(failed)?;
-    if patiently(|| read_mark(&connection)).map_err(failed)?.is_ours(&path)? {
-        check_writable(&connection, &path)?;
-    } else {
+    let is_ours = patiently(|| read_mark(&connection)).map_err(failed)?.is_ours(&path)?;
+    if is_ours && connection.is_readonly("main").map_err(failed)? {
+        return Ok((found(path, false)?, connection));
+    }
+    if !is_ours {
         check_writable(&connection, &path)?;
         create(&mut connection, &path)?;
     }
     patiently(|| use_wal(&connection)).map_err(failed)?;
     configure(&connection).map_err(failed)?;
     void_if_restarted(&mut connection, &path)?;
-    Ok((found(path)?, connection))
+    Ok((found(path, true)?, connection))
 }
 
 fn absolute(path: &Path) -> Result<PathBuf> {
@@ -130,13 +134,13 @@ fn absolute(path: &Path) -> Result<PathBuf> {
 }
 
 /// The file that a path leads to, right after it was opened.
-fn found(path: PathBuf) -> Result<File> {
+fn found(path: PathBuf, is_writable: bool) -> Result<File> {
     let meta = std::fs::metadata(&path).map_err(|error| {
         Error::new(ErrorKind::Backend, "the file vanished while it was opened")
             .with_store(describe(&path))
             .with_source(error)
     })?;
-    Ok(File { device: meta.dev(), inode: meta.ino(), path })
+    Ok(File { device: meta.dev(), inode: meta.ino(), path, is_writable })
 }
 
 /// Opens any SQLite file to keep a fence in, whoever's it is, and makes it if it is not there. Its commits wait for the disk: a
@@ -154,7 +158,7 @@ pub(crate) fn open_for_fence(path: &Path, settings: &Settings) -> Result<(File, 
         patiently(|| use_wal(&connection)).map_err(failed)?; // nobody's yet: whoever reads then waits for nobody
     }
     connection.execute_batch("PRAGMA synchronous = FULL").map_err(failed)?;
-    Ok((found(path)?, connection))
+    Ok((found(path, true)?, connection))
 }
 
 /// What the file's header says, and whether there is anything in it.
@@ -244,7 +248,7 @@ fn void_if_restarted(connection: &mut Connection, path: &Path) -> Result<()> {
         if known(&transaction)? != boot {
             let floor = highest_token(&transaction, path)?.saturating_add(FLOOR_JUMP).min(i64::MAX as u64 / 2) as i64;
             transaction
-                .execute_batch("DELETE FROM lock; DELETE FROM client;")
+                .execute_batch("DELETE FROM lock; DELETE FROM client; DELETE FROM meta WHERE what GLOB 'past *'")
                 .and_then(|()| transaction.execute("INSERT OR REPLACE INTO meta VALUES ('boot', ?1)", [&boot]))
                 .and_then(|_| transaction.execute("INSERT OR REPLACE INTO meta VALUES ('floor', ?1)", [floor]))
                 .and_then(|_| transaction.commit())

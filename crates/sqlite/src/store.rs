@@ -53,6 +53,8 @@ pub(crate) struct Store {
     /// This client among all that use the file: random, so that nobody has to hand keys out.
     pub(crate) me: ClientKey,
     pub(crate) here: Process,
+    /// This start of the machine: what the file says of an earlier one is void.
+    pub(crate) boot: String,
     pub(crate) deaths: Deaths,
     pub(crate) batch: Batch,
     pub(crate) waits: Mutex<Waits>,
@@ -77,11 +79,15 @@ impl Store {
         let (file, connection) = schema::open(path, &settings)?;
         let here = Process::current();
         let deaths = Deaths::new(here);
-        let dead = tidy::find_dead(&connection, &deaths).map_err(|error| explained(error, &file.path, "opening it"))?;
+        let dead = match file.is_writable {
+            true => tidy::find_dead(&connection, &deaths).map_err(|error| explained(error, &file.path, "opening it"))?,
+            false => Vec::new(), // a process that may write finds them
+        };
         let me = u64::from_le_bytes(random()) >> 1; // SQLite's integers have a sign
         let store = Arc::new(Store {
             ear: Ear::new(&file, me),
             deaths,
+            boot: schema::boot_id()?,
             file,
             settings,
             me,

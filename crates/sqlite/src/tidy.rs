@@ -3,7 +3,8 @@
 //! A name's row is kept for a while after its last release, for a hot name is locked again at once and then costs one update
 //! and no insert. Who made a row idle removes it: after a second of quiet, and when it closes. The highest token among the
 //! removed becomes the *floor*, in the same transaction, and new rows start there; so forgetting a name never sends its
-//! tokens back.
+//! tokens back. The last token of a removed name stays in one of 1,024 places until another name needs that place: so the
+//! store can say of a hold that it was released, and the file does not grow.
 //!
 //! A client that was killed cannot do that, so its row in `client` stays as the sign that there may be leftovers. Whoever
 //! had to bury it, and whoever opens the file and finds it among a few clients looked at, finishes what it left: tickets are
@@ -89,6 +90,9 @@ impl Store {
         if self.is_registered() {
             self.ask(|tx| tx.unregister()).await?;
         }
+        if !self.file.is_writable {
+            return Ok(());
+        }
         // Not worth waiting for: if somebody else uses the file now, they will do it.
         self.file.shorten_log(LOG_WHEN_CLOSED, Duration::ZERO)
     }
@@ -146,6 +150,7 @@ fn tidy(tx: &mut Transaction<'_>, names: &[LockName]) -> Result<(), Fault> {
             Ok(Some(Some(last))) => {
                 tx.connection.prepare_cached("DELETE FROM lock WHERE name = ?1")?.execute([name.as_str()])?;
                 tx.after.loose.pop(); // what `with` has just noted about this name
+                tx.remember(name, last)?;
                 floor = floor.max(last);
             }
             Ok(_) | Err(Fault::Verb(_)) => {} // in use again, gone, or damaged: not ours to remove

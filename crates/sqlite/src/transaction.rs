@@ -155,6 +155,14 @@ impl<'a> Transaction<'a> {
         Ok(())
     }
 
+    /// Remembers the last token of a name whose row goes.
+    pub(crate) fn remember(&self, name: &LockName, last: Token) -> Result<(), Fault> {
+        let past = [&last.get().to_le_bytes(), name.as_str().as_bytes()].concat();
+        let sql = "INSERT OR REPLACE INTO meta VALUES (?1, ?2)";
+        self.connection.prepare_cached(sql)?.execute(params![past_place(name), past])?;
+        Ok(())
+    }
+
     /// Leaves this client's identity in the file, so that others can see it die.
     fn register(&mut self) -> Result<(), Fault> {
         let Process { pid, start, namespace } = self.store.here;
@@ -292,6 +300,22 @@ impl<'a> Transaction<'a> {
         Ok(pulse)
     }
 }
+
+/// Where the last token of a removed name is remembered: one of [`PAST_NAMES`] rows of `meta`, which it shares with others.
+pub(crate) fn past_place(name: &LockName) -> String {
+    // FNV-1a: the same in every program that uses the file.
+    let hash = name.as_str().bytes().fold(0x811c_9dc5, |hash: u32, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+    format!("past {}", hash % PAST_NAMES)
+}
+
+/// The token in what [`Transaction::remember`] wrote, if it is about this name.
+pub(crate) fn past_token(name: &LockName, past: &[u8]) -> Option<Token> {
+    let (token, of) = past.split_first_chunk()?;
+    (of == name.as_str().as_bytes()).then(|| Token::new(u64::from_le_bytes(*token).min(i64::MAX as u64)))
+}
+
+/// How many names are remembered at most after their rows were removed.
+pub(crate) const PAST_NAMES: u32 = 1024;
 
 /// What came of asking.
 pub(crate) enum Asked {

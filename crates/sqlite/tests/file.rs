@@ -9,7 +9,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use common::{Place, Second, listen, order, say};
+use common::{Place, Second, order, say};
 use rusqlite::Connection;
 use tenure_core::backend::{Backend as _, Level};
 use tenure_core::{Client, ErrorKind, Result};
@@ -297,30 +297,39 @@ impl Drop for Unmount<'_> {
 }
 
 #[test]
-fn a_read_only_file_is_said() {
+fn a_read_only_file_shows_its_locks_and_gives_none() {
     let place = Place::new();
-    drop(place.sqlite());
+    let keeper = place.sqlite();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let client = Client::new(keeper).unwrap();
+    let held = runtime.block_on(client.mutex("x").unwrap().lock()).unwrap();
+    for suffix in ["-wal", "-shm"] {
+        let path = format!("{}{suffix}", place.path().display());
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o444)).unwrap();
+    }
     std::fs::set_permissions(place.path(), std::fs::Permissions::from_mode(0o444)).unwrap();
     std::fs::set_permissions(place.directory(), std::fs::Permissions::from_mode(0o555)).unwrap();
     // Whoever runs as root may write everything; another user may not.
-    let mut other = Second::start_with("open", &place.path(), |command| {
+    let mut other = Second::start_with("read", &place.path(), |command| {
         if rustix::process::geteuid().is_root() { command.uid(65534).gid(65534).current_dir("/") } else { command }
     });
     let said = other.hear();
     std::fs::set_permissions(place.directory(), std::fs::Permissions::from_mode(0o755)).unwrap();
-    assert!(said.contains("read-only") || said.contains("cannot be opened"), "{said}");
+    assert!(said.contains("x is held, 1 listed") && said.contains("read-only"), "{said}");
+    runtime.block_on(held.release()).unwrap();
 }
 
+/// A shell, a cron job, `sudo` and a systemd unit of one user have different environments, and must exclude each other.
 #[test]
-fn the_default_file_is_made_for_this_user_alone() {
+fn the_default_file_does_not_depend_on_the_environment() {
     let place = Place::new();
-    let state = place.directory().join("state");
-    let mut other =
-        Second::start_with("default", &place.path(), |command| command.env("XDG_STATE_HOME", state.to_str().unwrap()));
-    assert_eq!(other.hear(), state.join("tenure/locks.db").display().to_string());
-    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
-    assert_eq!(mode(&state.join("tenure")), 0o700);
-    assert_eq!(mode(&state.join("tenure/locks.db")), 0o600);
+    let with = |change: fn(&mut std::process::Command) -> &mut std::process::Command| {
+        Second::start_with("default", &place.path(), change).hear()
+    };
+    let usual = with(|command| command);
+    assert!(usual.ends_with("/.local/state/tenure/locks.db"), "{usual}");
+    assert_eq!(with(|command| command.env_remove("HOME").env_remove("XDG_STATE_HOME")), usual);
+    assert_eq!(with(|command| command.env("HOME", "/tmp/elsewhere").env("XDG_STATE_HOME", "/tmp/state")), usual);
 }
 
 #[tokio::test]
@@ -359,12 +368,17 @@ fn child() {
             Ok(_) => say("it opened"),
             Err(error) => say(error),
         },
-        "default" => {
-            let opened = tenure_sqlite::open_default(Settings::default()).unwrap();
-            say(tenure_sqlite::default_path().display());
-            listen();
-            drop(opened);
+        "read" => {
+            let client = Client::new(open(&path).unwrap()).unwrap();
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let (view, listed) = (client.view("x").await.unwrap(), client.list("", None, 9).await.unwrap());
+                let is = if view.holders.len() == 1 { "is held" } else { "is free" };
+                let refused = client.mutex("y").unwrap().try_lock().await.unwrap_err();
+                say(format!("x {is}, {} listed: {refused}", listed.len()));
+            });
         }
+        "default" => say(tenure_sqlite::default_path().unwrap().display()),
         other => panic!("{other}?"),
     }
 }

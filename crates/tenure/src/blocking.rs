@@ -263,12 +263,12 @@ impl Election {
     }
 }
 
-/// Tells of every new leader; an endless iterator. See [`tenure::Observer`](crate::Observer).
+/// Tells of every change of the leader; an endless iterator. See [`tenure::Observer`](crate::Observer).
 #[derive(Debug)]
 pub struct Observer(tenure_core::Observer, tenure_core::Client);
 
 impl Iterator for Observer {
-    type Item = Result<tenure_core::Leader>;
+    type Item = Result<Option<tenure_core::Leader>>;
 
     fn next(&mut self) -> Option<Self::Item> {
         Some(self.1.block_on(self.0.next()))

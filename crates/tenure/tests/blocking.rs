@@ -79,7 +79,7 @@ fn every_kind_is_here() {
     both.release().unwrap();
     let election = client.election("leader").unwrap().note("me").unwrap();
     let leadership = election.campaign().unwrap();
-    assert_eq!(election.observe().unwrap().next().unwrap().unwrap().term, leadership.token());
+    assert_eq!(election.observe().unwrap().next().unwrap().unwrap().expect("we lead").term, leadership.token());
     election.resign(leadership).unwrap();
     assert_eq!(election.leader().unwrap(), None);
     let cell = client.cell("cell").unwrap();

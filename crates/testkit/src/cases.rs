@@ -95,7 +95,7 @@ macro_rules! cases {
                 terms_rise
                 observers_see_terms_rise
                 a_lost_leader_is_replaced
-                an_observer_waits_for_a_leader
+                an_observer_hears_of_a_vacancy
                 cancelled_campaign
             ]
             cancel { Nothing } => [

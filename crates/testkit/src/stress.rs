@@ -96,9 +96,14 @@ async fn observe(client: Client, recorder: Recorder, plan: Plan) {
     let pen = recorder.task(&plan.name, kind(plan.shape));
     let mut observer =
         client.election(&plan.name).and_then(|election| election.observe()).expect("elections can be observed");
+    let (mut last, mut vacant) = (None, false);
     loop {
-        let leader = observer.next().await.expect("the store can be asked");
-        pen.saw(Op::Observe, None, Some(leader.term.get()));
+        let term = observer.next().await.expect("the store can be asked").map(|leader| leader.term.get());
+        // One that was thought to be gone is seen once.
+        if term.is_some() && !(vacant && term == last) {
+            pen.saw(Op::Observe, None, term);
+        }
+        (vacant, last) = (term.is_none(), term.or(last));
     }
 }
 

@@ -25,7 +25,7 @@ pub(crate) struct Args {
     reason: String,
 
     /// Wait until the holders that were asked have released the lock, at most this long
-    #[arg(short, long, visible_alias = "timeout", value_name = "DURATION", value_parser = duration::parse)]
+    #[arg(short, long, visible_alias = "timeout", allow_hyphen_values = true, value_name = "DURATION", value_parser = duration::parse)]
     wait: Option<Duration>,
 }
 

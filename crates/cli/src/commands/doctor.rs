@@ -6,7 +6,7 @@ use tenure::backend::{Finding, Level};
 use crate::failure::{Failure, NO};
 use crate::guarded;
 use crate::print::{BAD, BOLD, DIM, GOOD, Printer, WARNING, clean};
-use crate::store::StoreArgs;
+use crate::store::{Source, StoreArgs};
 
 /// Look at the store and say what could hurt
 ///
@@ -15,7 +15,7 @@ use crate::store::StoreArgs;
 pub(crate) struct Args {}
 
 pub(crate) async fn run(store: &StoreArgs, printer: &Printer) -> Result<u8, Failure> {
-    let source = store.source()?;
+    let source = store.named(printer)?;
     let client = match source.connect().await {
         Ok(client) => client,
         Err(failure) => {
@@ -32,7 +32,10 @@ pub(crate) async fn run(store: &StoreArgs, printer: &Printer) -> Result<u8, Fail
     }
     let findings = client.examine().await;
     guarded::close(&client).await;
-    let findings = findings?;
+    let mut findings = findings?;
+    let whose = if let Source::Default = source { ", the default: all processes of this user meet there" } else { "" };
+    findings
+        .insert(0, Finding { level: Level::Good, what: "store".to_owned(), says: format!("{}{whose}", client.describe()) });
     let width = findings.iter().map(|finding| finding.what.chars().count()).max().unwrap_or(0);
     for finding in &findings {
         print(finding, width, printer)?;

@@ -7,7 +7,8 @@ use tenure::Client;
 
 use crate::failure::Failure;
 use crate::guarded::{CommandArgs, HoldArgs, Job, Shape};
-use crate::print::{OriginJson, Printer, clean, clock, wall_ms};
+use crate::print::{Printer, clean, clock, origin, wall_ms};
+use crate::reader::while_read;
 use crate::store::StoreArgs;
 
 /// Run a command while leading an election, or watch who leads
@@ -25,7 +26,7 @@ pub(crate) struct Args {
     #[arg(required_unless_present = "observe", trailing_var_arg = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 
-    /// Do not stand for election: print every leader, as they change
+    /// Do not stand for election: print who leads now, and every change, also that nobody leads
     #[arg(long, conflicts_with = "command")]
     pub(crate) observe: bool,
 
@@ -48,23 +49,38 @@ impl Args {
         struct Line<'a> {
             event: &'static str,
             name: &'a str,
-            term: u64,
-            note: &'a str,
-            #[serde(flatten)]
-            origin: OriginJson,
+            /// All of these are null where nobody leads.
+            term: Option<u64>,
+            note: Option<&'a str>,
+            host: Option<&'a str>,
+            pid: Option<u32>,
             at_ms: u64,
         }
         let mut leaders = client.election(&self.name)?.observe()?;
-        loop {
-            let leader = leaders.next().await?;
-            let (term, note, at_ms) = (leader.term.get(), leader.note.as_str(), wall_ms());
-            if printer.json {
-                let origin = (&leader.origin).into();
-                printer.object(&Line { event: "leader", name: &self.name, term, note, origin, at_ms })?;
-            } else {
-                printer.line(format!("{}\t{term}\t{}\t{}", clock(at_ms), leader.origin, clean(note)))?;
+        while_read(async {
+            loop {
+                let leader = leaders.next().await?;
+                let (leader, at_ms) = (leader.as_ref(), wall_ms());
+                if printer.json {
+                    printer.object(&Line {
+                        event: "leader",
+                        name: &self.name,
+                        term: leader.map(|leader| leader.term.get()),
+                        note: leader.map(|leader| leader.note.as_str()),
+                        host: leader.map(|leader| &*leader.origin.host),
+                        pid: leader.map(|leader| leader.origin.pid),
+                        at_ms,
+                    })?;
+                } else {
+                    let (term, who, note) = match leader {
+                        Some(leader) => (leader.term.to_string(), origin(&leader.origin), clean(leader.note.as_str())),
+                        None => ("-".to_owned(), "no leader".to_owned(), "".into()),
+                    };
+                    printer.line(format!("{}\t{term}\t{who}\t{note}", clock(at_ms)))?;
+                }
             }
-        }
+        })
+        .await
     }
 }
 
@@ -75,4 +91,5 @@ Exit codes and COMMAND's environment are those of `tenure run`; see its --help.
 
 Examples:
   tenure elect scheduler --note 10.0.0.7:8080 -- ./scheduler
-  tenure elect scheduler --observe        time, term, leader and note, one line a change";
+  tenure elect scheduler --observe        time, term, leader and note, one line a change;
+                                          without a leader the term is -, or null with --json";

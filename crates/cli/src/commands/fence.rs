@@ -85,8 +85,10 @@ impl Args {
         let given = shown.given()?;
         let keys = shown.keys.read()?;
         let fence = shown.fence.open(printer).await?;
+        // Read before the verdict: it is never higher than what that was about.
+        let highest = if changes || !printer.json { None } else { fence.highest(&name).await? };
         let verdict = shown.judge(&fence, keys, &name, &given, changes).await?;
-        shown.report(printer, &*fence, &name, given.token(), verdict)
+        shown.report(printer, &*fence, &name, given.token(), verdict, highest)
     }
 }
 
@@ -156,13 +158,14 @@ impl Shown {
         name: &LockName,
         token: Token,
         verdict: Verdict,
+        found: Option<Token>,
     ) -> Result<u8, Failure> {
         #[derive(Serialize)]
         struct Line<'a> {
             name: &'a str,
             token: u64,
             verdict: &'static str,
-            /// What was in the way.
+            /// What was in the way; with `check`, the highest so far also of a token that would be accepted.
             highest: Option<u64>,
             fence: String,
         }
@@ -172,7 +175,7 @@ impl Shown {
             Verdict::Implausible { highest } => ("implausible", highest, NO),
         };
         if printer.json {
-            let highest = highest.map(Token::get);
+            let highest = highest.or(found).map(Token::get);
             printer.object(&Line {
                 name: name.as_str(),
                 token: token.get(),

@@ -42,7 +42,7 @@ pub(crate) async fn dispatch(cli: Cli, printer: &Printer) -> Result<ExitCode, Fa
         Command::Migrate(_) => schema::migrate(&store, printer).await,
         Command::Bench(args) => {
             let fence = args.fence()?;
-            return Ok(crate::bench::run(args, store.source()?.url().map(str::to_owned), fence).await?);
+            return Ok(crate::bench::run(args, store.named(printer)?.url().map(str::to_owned), fence).await?);
         }
         Command::BenchChild => return Ok(crate::bench::child().await?),
         Command::Sequencer(args) => args.run(&store, printer).await,
@@ -55,7 +55,8 @@ pub(crate) async fn dispatch(cli: Cli, printer: &Printer) -> Result<ExitCode, Fa
 
 /// The commands that look at a store and go. It is closed on every way out.
 async fn look_at(command: Command, store: &StoreArgs, printer: &Printer) -> Result<u8, Failure> {
-    let client = store.connect().await?;
+    let wait = if let Command::Wait(args) = &command { args.limit() } else { tenure::Wait::Forever };
+    let client = store.connect(wait, printer).await?;
     let code = match command {
         Command::Ls(args) => args.run(&client, printer).await,
         Command::Show(args) => args.run(&client, printer).await,

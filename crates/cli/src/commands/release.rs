@@ -29,7 +29,7 @@ pub(crate) struct Args {
     pid: Option<Pid>,
 
     /// Wait at most this long until the lock is released [default: for ever]
-    #[arg(short, long, visible_alias = "timeout", value_name = "DURATION", value_parser = duration::parse)]
+    #[arg(short, long, visible_alias = "timeout", allow_hyphen_values = true, value_name = "DURATION", value_parser = duration::parse)]
     wait: Option<Duration>,
 }
 

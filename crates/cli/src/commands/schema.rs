@@ -22,13 +22,13 @@ pub(crate) struct SchemaArgs {}
 pub(crate) struct MigrateArgs {}
 
 pub(crate) fn print(store: &StoreArgs, printer: &Printer) -> Result<u8, Failure> {
-    let schema = tenure::schema(url(store)?)?;
+    let schema = tenure::schema(url(store, printer)?)?;
     schema.trim_end().lines().try_for_each(|line| printer.line(line))?;
     Ok(0)
 }
 
 pub(crate) async fn migrate(store: &StoreArgs, printer: &Printer) -> Result<u8, Failure> {
-    let url = url(store)?;
+    let url = url(store, printer)?;
     tenure::migrate(&url).await?;
     if !printer.json {
         printer.line("The database has what locks need.")?;
@@ -36,10 +36,10 @@ pub(crate) async fn migrate(store: &StoreArgs, printer: &Printer) -> Result<u8, 
     Ok(0)
 }
 
-fn url(store: &StoreArgs) -> Result<String, Failure> {
+fn url(store: &StoreArgs, printer: &Printer) -> Result<String, Failure> {
     let no_url = || {
         Failure::new("the default store is a file, which makes by itself what it needs")
             .with_hint("Name a database: --store postgres://host/database or mysql://host/database")
     };
-    store.source()?.url().map(str::to_owned).ok_or_else(no_url)
+    store.named(printer)?.url().map(str::to_owned).ok_or_else(no_url)
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Subcommand;
 use serde::Serialize;
-use tenure::{ErrorKind, Keys, Sequencer, Standing};
+use tenure::{ErrorKind, Keys, Sequencer, Standing, Wait};
 
 use crate::duration;
 use crate::failure::Failure;
@@ -167,7 +167,7 @@ impl VerifyArgs {
         }
         let (sequencer, verdict) = match parse(&text, keys.as_ref()) {
             (sequencer, Err(error)) => (sequencer, Verdict::Bad(error)),
-            (sequencer, Ok(good)) => (sequencer, verdict_of(asks.then_some(&source), &good).await?),
+            (sequencer, Ok(good)) => (sequencer, verdict_of(asks.then_some(store), &good, printer).await?),
         };
         print(&Found { sequencer, is_signed: keys.is_some(), verdict }, printer)
     }
@@ -184,9 +184,9 @@ fn parse(text: &str, keys: Option<&Keys>) -> (Option<Sequencer>, tenure::Result<
     }
 }
 
-async fn verdict_of(source: Option<&Source>, sequencer: &Sequencer) -> Result<Verdict, Failure> {
-    let Some(source) = source else { return Ok(Verdict::Good { standing: None }) };
-    let client = source.connect().await?;
+async fn verdict_of(store: Option<&StoreArgs>, sequencer: &Sequencer, printer: &Printer) -> Result<Verdict, Failure> {
+    let Some(store) = store else { return Ok(Verdict::Good { standing: None }) };
+    let client = store.connect(Wait::Forever, printer).await?;
     let standing = client.check(sequencer).await;
     guarded::close(&client).await;
     Ok(match standing? {

@@ -6,7 +6,7 @@ use tenure::{Client, Holder, View};
 use crate::duration;
 use crate::failure::Failure;
 use crate::guarded::LastRun;
-use crate::print::{BOLD, DIM, GOOD, Printer, Table, ViewJson, WARNING, clean, mode};
+use crate::print::{BOLD, DIM, GOOD, Printer, Table, ViewJson, WARNING, clean, mode, origin};
 
 /// Show who holds a lock and who waits for it, in order, and when `tenure run --once-per` last ran
 #[derive(clap::Args, Debug)]
@@ -73,7 +73,7 @@ fn describe(holder: &Holder, printer: &Printer) -> String {
         let label = printer.paint(DIM, format!("{label:<8}"));
         text.push_str(&format!("{}  {label} {value}", if text.is_empty() { "" } else { "\n" }));
     };
-    fact("holder", holder.origin.to_string());
+    fact("holder", origin(&holder.origin));
     if !holder.note.as_str().is_empty() {
         fact("note", clean(holder.note.as_str()).into_owned());
     }
@@ -87,7 +87,7 @@ fn describe(holder: &Holder, printer: &Printer) -> String {
         fact("expires", format!("in {}, unless renewed", duration::show(holder.expires_in)));
     }
     if let Some(ask) = &holder.asked {
-        let says = format!("to let go, by {}: {}", ask.by, clean(ask.reason.as_str()));
+        let says = format!("to let go, by {}: {}", origin(&ask.by), clean(ask.reason.as_str()));
         fact("asked", printer.paint(WARNING, says));
     }
     text

@@ -24,7 +24,7 @@ pub(crate) struct Args {
     nonblock: bool,
 
     /// Wait at most this long, then exit with the conflict code [default: for ever]
-    #[arg(short, long, visible_alias = "timeout", value_name = "DURATION", value_parser = duration::parse)]
+    #[arg(short, long, visible_alias = "timeout", allow_hyphen_values = true, value_name = "DURATION", value_parser = duration::parse)]
     wait: Option<Duration>,
 
     /// The exit code when there is still a holder
@@ -37,18 +37,22 @@ pub(crate) struct Args {
 }
 
 impl Args {
+    /// How long to wait, connecting included.
+    pub(crate) fn limit(&self) -> Wait {
+        match (self.nonblock, self.wait) {
+            (true, _) | (_, Some(Duration::ZERO)) => Wait::No,
+            (false, Some(wait)) => Wait::For(wait),
+            (false, None) => Wait::Forever,
+        }
+    }
+
     pub(crate) async fn run(&self, client: &Client, printer: &Printer) -> Result<u8, Failure> {
         #[derive(Serialize)]
         struct Line<'a> {
             name: &'a str,
             held: bool,
         }
-        let limit = match (self.nonblock, self.wait) {
-            (true, _) => Wait::No,
-            (false, Some(wait)) => Wait::For(wait),
-            (false, None) => Wait::Forever,
-        };
-        let left = gone(client, &self.name, limit, |_| true).await?;
+        let left = gone(client, &self.name, self.limit(), |_| true).await?;
         if printer.json {
             printer.object(&Line { name: &self.name, held: left.is_some() })?;
         } else if let Some(left) = left.as_ref().filter(|_| !self.quiet) {

@@ -4,11 +4,12 @@ use serde::Serialize;
 use tenure::{Client, View};
 
 use crate::failure::Failure;
-use crate::print::{BOLD, DIM, GOOD, Printer, ViewJson, clean, clock, holder, wall_ms};
+use crate::print::{BOLD, DIM, GOOD, Printer, ViewJson, clean, clock, holder, origin, wall_ms};
+use crate::reader::while_read;
 
 /// Print a line whenever a lock's holders or its line change
 ///
-/// The first line is how things stand now. It goes on until it is interrupted.
+/// The first line is how things stand now. It goes on until it is interrupted, or nobody reads it any more.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     /// The lock's name
@@ -24,15 +25,18 @@ impl Args {
             view: ViewJson,
         }
         let mut watch = client.watch(&self.name)?;
-        loop {
-            let view = watch.next().await?;
-            let at_ms = wall_ms();
-            if printer.json {
-                printer.object(&Line { at_ms, view: (&view).into() })?;
-            } else {
-                printer.line(format!("{}  {}", printer.paint(DIM, clock(at_ms)), describe(&view, printer)))?;
+        while_read(async {
+            loop {
+                let view = watch.next().await?;
+                let at_ms = wall_ms();
+                if printer.json {
+                    printer.object(&Line { at_ms, view: (&view).into() })?;
+                } else {
+                    printer.line(format!("{}  {}", printer.paint(DIM, clock(at_ms)), describe(&view, printer)))?;
+                }
             }
-        }
+        })
+        .await
     }
 }
 
@@ -48,7 +52,7 @@ fn describe(view: &View, printer: &Printer) -> String {
         .map(|held| {
             let state = match (&held.asked, held.closing) {
                 (_, true) => ", released but closed".to_owned(),
-                (Some(ask), _) => format!(", asked to let go by {}", ask.by),
+                (Some(ask), _) => format!(", asked to let go by {}", origin(&ask.by)),
                 _ => String::new(),
             };
             format!("{} {}, token {}{state}", holder(held), held.mode, held.token)

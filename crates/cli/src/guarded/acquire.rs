@@ -30,12 +30,12 @@ impl Job<'_> {
     pub(super) async fn acquire<'a>(
         &self,
         client: &Client,
+        patience: Wait,
         signals: &mut Signals,
         printer: &'a Printer,
     ) -> Result<Acquired<'a>, Failure> {
         let names: BTreeSet<LockName> = self.names().map(LockName::new).collect::<tenure::Result<_>>()?;
         let request = Request { job: self, client, note: &self.hold.note_for(self.command)?, printer };
-        let patience = self.hold.patience();
         let deadline = patience.deadline(Instant::now());
         loop {
             let mut holds = Holds::default();

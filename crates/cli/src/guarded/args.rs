@@ -23,8 +23,16 @@ pub(crate) struct HoldArgs {
     #[arg(short, long, help_heading = "Waiting", conflicts_with = "wait")]
     pub(crate) nonblock: bool,
 
-    /// Wait at most this long [default: for ever]
-    #[arg(short, long, visible_alias = "timeout", value_name = "DURATION", value_parser = duration::parse, help_heading = "Waiting")]
+    /// Wait at most this long, connecting included [default: for ever]
+    #[arg(
+        short,
+        long,
+        visible_alias = "timeout",
+        allow_hyphen_values = true,
+        value_name = "DURATION",
+        value_parser = duration::parse,
+        help_heading = "Waiting"
+    )]
     pub(crate) wait: Option<Duration>,
 
     /// The exit code when the lock was not acquired

@@ -14,7 +14,7 @@ use super::once::LastRun;
 use super::wait::{ahead, in_the_way};
 use crate::child::{Ending, Failed, Leftovers, OnLost, name_of};
 use crate::duration;
-use crate::print::{DIM, OriginJson, Printer, ViewJson, clean, wall_ms};
+use crate::print::{DIM, OriginJson, Printer, ViewJson, clean, origin, wall_ms};
 
 /// Something that happened.
 pub(super) enum Event<'a> {
@@ -272,8 +272,8 @@ impl Event<'_> {
             }
             Event::Safe { .. } => format!("{name}: renewed after all"),
             Event::Asked(ask) => match clean(ask.reason.as_str()) {
-                reason if reason.is_empty() => format!("{name}: {} asks us to let go", ask.by),
-                reason => format!("{name}: {} asks us to let go: {reason}", ask.by),
+                reason if reason.is_empty() => format!("{name}: {} asks us to let go", origin(&ask.by)),
+                reason => format!("{name}: {} asks us to let go: {reason}", origin(&ask.by)),
             },
             Event::Lost(reason) => format!("{name}: {}", lost(reason)),
             Event::Stopping { policy, cause, remaining } => {

@@ -18,7 +18,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::retry_on_intr;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal, setsid};
 use serde::Serialize;
-use tenure::{Client, Clock, Event, Guard, Instant, LockName};
+use tenure::{Client, Clock, Event, Guard, Instant, LockName, Wait};
 use tokio::sync::{oneshot, watch};
 
 use super::events::{self, Teller};
@@ -28,9 +28,10 @@ use super::wait::{self, Waited};
 use super::{HoldArgs, PATIENCE, close};
 use crate::child::{OnLost, Signals, kill_time};
 use crate::failure::Failure;
-use crate::print::{self, Printer, clean, wall_ms};
+use crate::limits;
+use crate::print::{self, Printer, clean, origin, wall_ms};
 use crate::quit;
-use crate::store::StoreArgs;
+use crate::store::{Opened, StoreArgs};
 
 /// Set for the process that keeps the lock.
 pub(crate) const KEEPER: &str = "TENURE_HOLD_KEEPER";
@@ -61,11 +62,15 @@ impl Keeper<'_> {
         let mut signals = Signals::new()?;
         let process = Process::open(self.pid)?;
         let (name, keys) = (LockName::new(self.name)?, self.hold.keys.read()?);
-        let mut client = store.connect().await?;
+        limits::check(self.hold)?;
+        let (mut client, wait) = match store.open(self.hold.patience(), self.hold.quiet, &mut signals, printer).await? {
+            Opened::Client(_, client, wait) => (client, wait),
+            Opened::Quit(signal) => return Ok(quit::outcome(signal).code() as u8),
+        };
         if let Some(keys) = keys {
             client = client.signed_with(keys);
         }
-        let code = self.run_on(&client, &name, &process, &mut signals, printer).await;
+        let code = self.run_on(&client, &name, &process, wait, &mut signals, printer).await;
         close(&client).await;
         code
     }
@@ -75,6 +80,7 @@ impl Keeper<'_> {
         client: &Client,
         name: &LockName,
         process: &Process,
+        wait: Wait,
         signals: &mut Signals,
         printer: &Printer,
     ) -> Result<u8, Failure> {
@@ -86,7 +92,7 @@ impl Keeper<'_> {
             biased;
             _ = &mut first => return Ok(0),
             () = process.ended() => return Err(Failure::new(format!("process {} ended while waiting for the lock", self.pid))),
-            waited = wait::wait(client, &lock, self.hold.patience(), self.hold.ttl(), signals, &teller) => waited,
+            waited = wait::wait(client, &lock, wait, self.hold.ttl(), signals, &teller) => waited,
         };
         let guard = match waited {
             Ok(Waited::Held(guard)) => guard,
@@ -152,7 +158,7 @@ impl Keeper<'_> {
             match event {
                 Event::Asked(ask) => {
                     let reason = clean(ask.reason.as_str());
-                    process.hear(&format!("{name}: {} asks to release the lock: {reason}", ask.by)).await;
+                    process.hear(&format!("{name}: {} asks to release the lock: {reason}", origin(&ask.by))).await;
                 }
                 Event::Lost(_) => break,
                 _ => {}

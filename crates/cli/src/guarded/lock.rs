@@ -11,6 +11,7 @@ use tenure::{
 use super::args::HoldArgs;
 use super::lease::longest_hold;
 use crate::failure::Failure;
+use crate::limits;
 
 /// The flags that choose a kind.
 #[derive(Args, Clone, Debug)]
@@ -24,11 +25,11 @@ pub(crate) struct KindArgs {
     exclusive: bool,
 
     /// Take one of N permits; all callers give the same N
-    #[arg(long, value_name = "N", help_heading = "Kind", conflicts_with = "fair")]
+    #[arg(long, value_name = "N", value_parser = limits::permits, help_heading = "Kind", conflicts_with = "fair")]
     permits: Option<NonZeroU32>,
 
     /// Take M of the permits
-    #[arg(long, value_name = "M", help_heading = "Kind", requires = "permits", default_value = "1")]
+    #[arg(long, value_name = "M", value_parser = limits::permits, help_heading = "Kind", requires = "permits", default_value = "1")]
     take: NonZeroU32,
 
     /// Grant it strictly in the order of the requests

@@ -27,7 +27,7 @@ use std::ffi::{OsStr, OsString};
 use std::time::Duration;
 
 use rustix::process::Pid;
-use tenure::{Client, Instant, LockName};
+use tenure::{Client, Instant, LockName, Wait};
 
 pub(crate) use self::args::{CommandArgs, HoldArgs};
 #[cfg(target_os = "linux")]
@@ -43,8 +43,10 @@ use self::lease::{Cause, Lease};
 use self::once::{OncePer, Turn};
 use crate::child::{self, Child, Ending, Line, OnLost, Order, Outcome, Signals, Start, signal_group};
 use crate::failure::{Failure, LOST};
+use crate::limits;
 use crate::print::{self, Printer, wall_ms};
-use crate::store::{Source, StoreArgs};
+use crate::quit;
+use crate::store::{Opened, Source, StoreArgs};
 
 /// A command to run under a lock.
 pub(crate) struct Job<'a> {
@@ -65,18 +67,20 @@ impl Job<'_> {
     pub(crate) async fn run(self, store: &StoreArgs, printer: &Printer) -> Result<u8, Failure> {
         // From here on no signal is missed: before the command starts it means "give up", afterwards it is the command's.
         let mut signals = Signals::new()?;
-        if store.shows_a_secret() && !self.hold.quiet {
-            printer.note("the store's password is in the command line, where everybody on this host can read it");
-        }
+        limits::check(self.hold)?;
         if let Some(events) = &self.hold.events {
             print::events_to(events.try_clone()?);
         }
-        let (source, keys) = (store.source()?, self.hold.keys.read()?);
-        let mut client = source.connect().await?;
+        let keys = self.hold.keys.read()?;
+        let (source, mut client, wait) =
+            match store.open(self.hold.patience(), self.hold.quiet, &mut signals, printer).await? {
+                Opened::Client(source, client, wait) => (source, client, wait),
+                Opened::Quit(signal) => child::leave(quit::outcome(signal)),
+            };
         if let Some(keys) = keys {
             client = client.signed_with(keys);
         }
-        let code = self.run_on(&client, &source, &mut signals, printer).await;
+        let code = self.run_on(&client, &source, wait, &mut signals, printer).await;
         close(&client).await;
         match code? {
             End::Code(code) => Ok(code),
@@ -88,11 +92,12 @@ impl Job<'_> {
         &self,
         client: &Client,
         source: &Source,
+        wait: Wait,
         signals: &mut Signals,
         printer: &Printer,
     ) -> Result<End, Failure> {
         let once = self.once_per.map(|period| OncePer::new(client, &LockName::new(self.name)?, period)).transpose()?;
-        let holds = match self.acquire(client, signals, printer).await? {
+        let holds = match self.acquire(client, wait, signals, printer).await? {
             Acquired::All(holds) => holds,
             Acquired::Not(end) => return Ok(end),
         };

@@ -20,6 +20,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use anstyle::{AnsiColor, Style};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use serde::Serialize;
 
 use crate::failure::Failure;
@@ -29,7 +30,7 @@ use self::outlet::Outlet;
 pub(crate) use self::json::{Origin as OriginJson, Sequencer as SequencerJson, View as ViewJson, wall_ms};
 pub(crate) use self::line::LiveLine;
 pub(crate) use self::table::Table;
-pub(crate) use self::text::{clean, clock, holder, mode};
+pub(crate) use self::text::{clean, clock, holder, mode, origin};
 
 pub(crate) const BOLD: Style = Style::new().bold();
 pub(crate) const DIM: Style = Style::new().dimmed();
@@ -76,6 +77,25 @@ impl Printer {
     /// Something to know, on stderr.
     pub(crate) fn note(&self, text: impl Display) {
         self.say(format!("{} {text}\n", self.on_stderr(BOLD, "tenure:")));
+    }
+
+    /// What could hurt, on stderr.
+    pub(crate) fn warning(&self, text: impl Display) {
+        self.remark("warning", text);
+    }
+
+    /// Something to know on stderr: with `--json` an event, so that all of it is JSON.
+    pub(crate) fn remark(&self, event: &'static str, text: impl Display) {
+        #[derive(Serialize)]
+        struct Line {
+            event: &'static str,
+            message: String,
+        }
+        if self.json {
+            self.event(&Line { event, message: text.to_string() });
+        } else {
+            self.note(clean(&text.to_string()));
+        }
     }
 
     /// Something that happened, as JSON: on stderr with `--json`, and where [`events_to`] says.
@@ -174,6 +194,10 @@ fn dropped_json(count: u64) -> String {
 /// A usage error in clap's words, under our name.
 pub(crate) fn usage(error: &clap::Error) {
     let printer = Printer::new(std::env::args_os().any(|arg| arg == "--json"));
+    if let Some(failure) = misvalued(error) {
+        printer.failure(&failure);
+        return;
+    }
     let rendered = error.render();
     let plain = rendered.to_string();
     if printer.json {
@@ -183,6 +207,18 @@ pub(crate) fn usage(error: &clap::Error) {
     }
     let text = if printer.err_colour { rendered.ansi().to_string() } else { plain };
     let _ = write!(io::stderr().lock(), "{}", text.replacen("error:", "tenure:", 1));
+}
+
+/// What a reader of values of ours says, in our words: `what is wrong. What to do`.
+fn misvalued(error: &clap::Error) -> Option<Failure> {
+    let text = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(text),
+        _ => None,
+    };
+    let says = std::error::Error::source(error).filter(|_| error.kind() == ErrorKind::ValueValidation)?.to_string();
+    let option = text(ContextKind::InvalidArg)?.split(' ').next()?;
+    let (why, hint) = says.split_once(". ").unwrap_or((&says, "See --help"));
+    Some(Failure::new(format!("{option} {}: {why}", text(ContextKind::InvalidValue)?)).with_hint(hint))
 }
 
 fn paint(colour: bool, style: Style, text: impl Display) -> String {

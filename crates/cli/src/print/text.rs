@@ -2,14 +2,19 @@
 
 use std::borrow::Cow;
 
-use tenure::{Holder, Mode};
+use tenure::{Holder, Mode, Origin};
 
 /// Who a holder is: its note, if it has one, and where it runs.
 pub(crate) fn holder(holder: &Holder) -> String {
     match clean(holder.note.as_str()) {
-        note if note.is_empty() => holder.origin.to_string(),
-        note => format!("{note} ({})", holder.origin),
+        note if note.is_empty() => origin(&holder.origin),
+        note => format!("{note} ({})", origin(&holder.origin)),
     }
+}
+
+/// Where somebody is.
+pub(crate) fn origin(origin: &Origin) -> String {
+    clean(&origin.to_string()).into_owned()
 }
 
 /// A mode in a few letters, for a table.

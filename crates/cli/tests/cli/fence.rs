@@ -49,6 +49,15 @@ fn check_changes_nothing() {
     assert_eq!(fence(&store, &["check", "db", "9"]).code(), 124);
     assert_eq!(fence(&store, &["check", "db", "10"]).code(), 0);
     assert_eq!(fence(&store, &["check", "db", "99"]).code(), 0);
+    for (args, highest) in [
+        (&["check", "--json", "db", "99"][..], 10.into()),
+        (&["check", "--json", "db", "9"], 10.into()),
+        (&["check", "--json", "db", "tenure1:mutex:exclusive:99:0:db"], 10.into()),
+        (&["check", "--json", "never", "99"], Value::Null),
+    ] {
+        let said: Value = serde_json::from_str(&fence(&store, args).stdout).unwrap();
+        assert_eq!(said["highest"], highest, "{args:?}: {said}");
+    }
     assert_eq!(fence(&store, &["advance", "db", "11"]).code(), 0, "99 was never shown");
 }
 
@@ -170,6 +179,11 @@ fn what_is_missing_is_asked_for() {
         let refused = fence(&store, &args);
         assert_eq!(refused.code(), 125, "{args:?}");
         assert!(refused.stderr.contains(word), "{args:?}: {refused:?}");
+    }
+    for args in [&["--fence", "/var/lib/x.db"][..], &["--fence", "x.db", "--json"]] {
+        let bare = fence_with(&store, &[&["advance", "db", "1"], args].concat(), &[]);
+        assert!(bare.code() == 125 && bare.stderr.contains("the fence's URL has no scheme"), "{bare:?}");
+        assert!(bare.stderr.contains("A file is sqlite:///path/to/fence.db"), "{bare:?}");
     }
     let unknown = fence_with(&store, &["advance", "db", "1", "--fence", "paper://x"], &[]);
     assert!(unknown.stderr.contains("sqlite") && unknown.stderr.contains("redis+cluster"), "{unknown:?}");

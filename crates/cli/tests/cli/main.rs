@@ -20,6 +20,8 @@
 //! - `views`: ls, show, watch, ask, break, elect, doctor, completions, man
 //! - `hold`: hold and release, for scripts
 //! - `input`: what is refused, and leaves nothing behind
+//! - `reader`: a closed pipe ends what prints
+//! - `store`: which one, who may read it, connecting, passwords
 //! - `waiting`: wait, ask --wait
 //! - `watchdog`: tenure is stopped or killed, its watchdog too, and what has left the command's group
 //! - `zookeeper`: the commands on a real ZooKeeper
@@ -36,10 +38,12 @@ mod kinds;
 mod leftovers;
 mod loss;
 mod once;
+mod reader;
 mod reasons;
 mod sequencer;
 mod several;
 mod signals;
+mod store;
 mod support;
 mod terminal;
 mod unread;

@@ -128,6 +128,12 @@ impl Ended {
         says_lost(&self.stderr)
     }
 
+    /// Its code, as a shell has it.
+    pub(crate) fn code_or_signal(&self) -> i32 {
+        use std::os::unix::process::ExitStatusExt as _;
+        self.status.code().or(self.status.signal().map(|signal| 128 + signal)).unwrap_or(-1)
+    }
+
     /// The JSON events on stderr, by their names.
     pub(crate) fn events(&self) -> Vec<(String, Value)> {
         let parse = |line: &str| serde_json::from_str::<Value>(line).unwrap_or_else(|error| panic!("{error}: {line}"));

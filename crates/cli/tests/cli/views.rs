@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::support::{STAY, Store, TENURE, eventually, one_of_five};
+use crate::support::{Running, STAY, Store, TENURE, eventually, one_of_five};
 
 #[test]
 fn ls_tells_who_holds_what() {
@@ -145,24 +145,50 @@ fn elections_have_terms_that_rise() {
             |note: &str| store.start(["elect", "boss", "--on-lost", "ignore", "--note", note, "--", "sh", "-c", script]);
         let one = stand("10.0.0.1");
         let first: u64 = one.line().parse().unwrap();
-        let seen: Value = serde_json::from_str(&observer.line()).unwrap();
+        // A moment without a leader may be told in between.
+        let next = |two: Option<&Running>| loop {
+            eventually("the observer tells of it", || observer.has_line() || two.is_some_and(Running::is_lost));
+            if !observer.has_line() {
+                return None; // it came and went between two looks
+            }
+            let seen: Value = serde_json::from_str(&observer.line()).unwrap();
+            if !seen["term"].is_null() {
+                return Some(seen);
+            }
+        };
+        let seen = next(None).unwrap();
         assert_eq!((seen["term"].as_u64(), seen["note"].as_str()), (Some(first), Some("10.0.0.1")));
         let two = stand("10.0.0.2");
         eventually("the other stands by", || store.view("boss")["line"].as_array().unwrap().len() == 1);
         one.signal(Signal::KILL);
         let second: u64 = two.line().parse().unwrap();
         assert!(second > first);
-        eventually("the observer tells of it", || observer.has_line() || two.is_lost());
-        if !observer.has_line() {
-            return Err(two.end()); // it came and went between two looks
-        }
-        let seen: Value = serde_json::from_str(&observer.line()).unwrap();
+        let Some(seen) = next(Some(&two)) else { return Err(two.end()) };
         assert_eq!((seen["term"].as_u64(), seen["note"].as_str()), (Some(second), Some("10.0.0.2")));
         assert_eq!(two.end().code(), 0);
         assert_eq!(store.tenure(["elect", "boss"]).code(), 125);
         store.assert_empty();
         Ok(())
     });
+}
+
+#[test]
+fn an_observer_tells_of_a_vacancy() {
+    let store = Store::new();
+    let (text, json) = (store.start(["elect", "boss", "--observe"]), store.start(["elect", "boss", "--observe", "--json"]));
+    let vacant = || {
+        assert!(text.line().ends_with("Z\t-\tno leader\t"));
+        let seen: Value = serde_json::from_str(&json.line()).unwrap();
+        assert_eq!(seen["event"], "leader");
+        assert!(["term", "note", "host", "pid"].iter().all(|part| seen.get(part) == Some(&Value::Null)), "{seen}");
+    };
+    vacant();
+    let leader = store.start(["elect", "boss", "--on-lost", "ignore", "--", "sh", "-c", STAY]);
+    leader.expect_line("in");
+    assert!(text.line().ends_with("\tsh"));
+    assert!(serde_json::from_str::<Value>(&json.line()).unwrap()["term"].is_u64());
+    assert_eq!(leader.end().code(), 0);
+    vacant();
 }
 
 #[test]

@@ -68,9 +68,10 @@ impl Election {
         Ok(Leader::of(&self.client.view(self.ask.name.as_str()).await?))
     }
 
-    /// Tells of every new leader. Terms rise strictly; a leader that came and went between two looks may be missed.
+    /// Tells who leads, and of every change: a new leader, or that there is none. A leader that came and went between two looks
+    /// may be missed.
     pub fn observe(&self) -> Result<Observer> {
-        Ok(Observer { watch: self.client.watch(self.ask.name.as_str())?, last: Token::new(0) })
+        Ok(Observer { watch: self.client.watch(self.ask.name.as_str())?, last: Token::new(0), told: None })
     }
 }
 
@@ -92,22 +93,32 @@ impl Leader {
     }
 }
 
-/// Tells of every new leader. From [`Election::observe`].
+/// Tells of every change of the leader. From [`Election::observe`].
 #[derive(Debug)]
 pub struct Observer {
     watch: Watch,
+    /// The highest term that was told.
     last: Token,
+    /// Whether a leader was told last, or that there is none.
+    told: Option<bool>,
 }
 
 impl Observer {
-    /// The next leader: at once if somebody leads already.
+    /// The first call says at once who leads, or `None` if nobody does; each further one waits until that changes. Terms rise
+    /// from leader to leader; only one that was thought to be gone may come back with its own.
     ///
     /// # Cancel safety
-    /// Dropping it loses nothing: the next call gives the same leader, or a later one.
-    pub async fn next(&mut self) -> Result<Leader> {
+    /// Dropping it loses nothing: the next call says the same, or what has become of it since.
+    pub async fn next(&mut self) -> Result<Option<Leader>> {
         loop {
-            if let Some(leader) = Leader::of(&self.watch.next().await?).filter(|leader| leader.term > self.last) {
-                self.last = leader.term;
+            let leader = Leader::of(&self.watch.next().await?);
+            let is_news = match &leader {
+                Some(leader) => leader.term > self.last || (leader.term == self.last && self.told == Some(false)),
+                None => self.told != Some(false),
+            };
+            if is_news {
+                self.told = Some(leader.is_some());
+                self.last = leader.as_ref().map_or(self.last, |leader| leader.term);
                 return Ok(leader);
             }
         }

@@ -256,7 +256,7 @@ impl Advisory {
         let ages: Vec<i64> = holds.iter().map(|(_, held)| micros(held.age)).collect();
         let tokens: Vec<i64> = holds.iter().map(|(_, held)| held.token.get() as i64).collect();
         let (ttls, os_pids) = (of(|claim| micros(claim.ttl)), of(|claim| i64::from(claim.origin.pid)));
-        let (names, hosts) = (texts(|claim| claim.name.as_str()), texts(|claim| &claim.origin.host));
+        let (names, hosts) = (texts(|claim| claim.name.as_str()), texts(|claim| &*claim.origin.host));
         let notes = texts(|claim| claim.note.as_str());
         let params = [
             (&self.client as &(dyn ToSql + Sync), Type::INT8),

@@ -47,12 +47,12 @@ pub async fn observers_see_terms_rise(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
     let first = make(&one, "first").campaign().await.unwrap();
     let mut observer = make(&other, "").observe().unwrap();
-    let seen = in_time("the observer hears at once", observer.next()).await.unwrap();
+    let seen = in_time("the observer hears at once", observer.next()).await.unwrap().expect("somebody leads");
     assert_eq!((seen.term, seen.note.as_str()), (first.token(), "first"));
     let observing = tokio::spawn(async move {
         let mut terms = vec![seen.term];
         loop {
-            let leader = observer.next().await.unwrap();
+            let Some(leader) = observer.next().await.unwrap() else { continue };
             terms.push(leader.term);
             if leader.note.as_str() == "last" {
                 return terms;
@@ -80,12 +80,15 @@ pub async fn a_lost_leader_is_replaced(scene: &Scene) {
     assert_eq!(make(&one, "").leader().await.unwrap().unwrap().note.as_str(), "new");
 }
 
-/// An observer of an election without a leader waits for one.
-pub async fn an_observer_waits_for_a_leader(scene: &Scene) {
+/// An observer of an election without a leader hears so once, then waits for one, and hears when that has gone.
+pub async fn an_observer_hears_of_a_vacancy(scene: &Scene) {
     let (one, other) = scene.two_clients().await;
     let mut observer = make(&other, "").observe().unwrap();
+    assert_eq!(in_time("the observer hears at once", observer.next()).await.unwrap(), None);
     assert!(tokio::time::timeout(Duration::from_millis(30), observer.next()).await.is_err());
     let leads = make(&one, "here").campaign().await.unwrap();
-    let seen = in_time("the observer hears", observer.next()).await.unwrap();
+    let seen = in_time("the observer hears", observer.next()).await.unwrap().expect("somebody leads");
     assert!(seen.term == leads.token() && seen.term > Token::new(0));
+    leads.release().await.unwrap();
+    assert_eq!(in_time("the observer hears of the vacancy", observer.next()).await.unwrap(), None);
 }
