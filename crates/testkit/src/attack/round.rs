@@ -49,6 +49,12 @@ struct Crew {
     proxies: Arc<Vec<Proxy>>,
 }
 
+impl Crew {
+    fn runtime(&self) -> &Runtime {
+        self.runtime.as_ref().expect("it is there until the end")
+    }
+}
+
 impl Drop for Crew {
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
@@ -65,7 +71,12 @@ impl Round {
         let mut crew = self.gather().await;
         let plans = self.plans(&observer, &mut rng);
         let machine = Client::new(Memory::new().backend()).expect("memory needs nothing");
-        let silence = Silence::watched_by(&machine);
+        // The clients have threads of their own, which may stand still while ours run; unless it is the fault that blocks them.
+        let mut silences = vec![Silence::watched_by(&machine)];
+        if self.fault != Fault::RuntimeBlocked {
+            let _inside = crew.runtime().enter();
+            silences.push(Silence::watched_by(&machine));
+        }
         // A server that has no time for anybody is a machine that stands still, too. Only somebody whom the fault did not meet can tell.
         let (finished, recorders, answers) = self.work(&plans, &mut crew, &observer, &mut rng).await;
         let mut complaints = Vec::new();
@@ -77,7 +88,11 @@ impl Round {
                 complaints.push(("residue", "a client could not be closed".to_owned()));
             }
         }
-        let stall = silence.longest().await.max(answers.longest().await);
+        silences.push(answers);
+        let mut stall = Duration::ZERO;
+        for silence in silences {
+            stall = stall.max(silence.longest().await);
+        }
         if let Some(left) = self.left(&observer).await {
             complaints.push(("residue", left));
         }
@@ -150,7 +165,7 @@ impl Round {
         rng: &mut Rng,
     ) -> (bool, Vec<Recorder>, Silence) {
         let recorders: Vec<Recorder> = plans.iter().map(|_| Recorder::in_memory()).collect();
-        let runtime = crew.runtime.as_ref().expect("it is there until the end").handle().clone();
+        let runtime = crew.runtime().handle().clone();
         let mut tasks = Vec::new();
         for (plan, recorder) in plans.iter().zip(&recorders) {
             let _inside = runtime.enter();

@@ -26,6 +26,7 @@ pub enum Store {
     Postgres,
     PostgresSessions,
     Mysql,
+    #[serde(rename = "zookeeper")]
     ZooKeeper,
     Etcd,
 }
