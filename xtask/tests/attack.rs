@@ -14,6 +14,10 @@ fn attack() {
 #[test]
 fn a_handful_of_histories_keeps_what_is_promised() {
     let dir = tempfile::tempdir().unwrap();
+    for number in 0..16 {
+        let left = dir.path().join(format!("memory-none-1-{number}.fenced")); // by a run that was ended
+        std::fs::write(left, u64::MAX.to_string()).unwrap();
+    }
     let options = Options {
         stores: vec![Store::Memory, Store::Sqlite],
         faults: vec![Fault::None, Fault::ClientKilled],

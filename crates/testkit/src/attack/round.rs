@@ -70,6 +70,12 @@ impl Round {
         let observer = (self.connect)(&self.direct()).await.expect("the store is there");
         let mut crew = self.gather().await;
         let plans = self.plans(&observer, &mut rng);
+        for plan in &plans {
+            // A run that was ended left them, and its store's tokens were others.
+            for which in ["fenced", "second"] {
+                let _ = std::fs::remove_file(plan.file(&self.dir, which));
+            }
+        }
         let machine = Client::new(Memory::new().backend()).expect("memory needs nothing");
         // The clients have threads of their own, which may stand still while ours run; unless it is the fault that blocks them.
         let mut silences = vec![Silence::watched_by(&machine)];
@@ -191,7 +197,7 @@ impl Round {
         };
         let mut answers = None;
         match self.fault {
-            Fault::None => answers = Some(Silence::watched_by(observer)),
+            Fault::None => answers = Some(Silence::asked_by(observer, self.to_string())),
             _ => mark(Phase::Invoke),
         }
         target.suffer(self.fault, rng).await;
@@ -200,7 +206,7 @@ impl Round {
         }
         let answers = match answers {
             Some(answers) => answers,
-            None => Silence::watched_by(&(self.connect)(&self.direct()).await.expect("the store is there")),
+            None => Silence::asked_by(&(self.connect)(&self.direct()).await.expect("the store is there"), self.to_string()),
         };
         let ending = async {
             for task in tasks {
