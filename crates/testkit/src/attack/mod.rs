@@ -90,9 +90,12 @@ pub fn run(options: &Options, connect: Connect, say: impl Fn(String) + Send + Sy
     runtime.block_on(async {
         let mut sites = tokio::task::JoinSet::new();
         for &store in &options.stores {
-            let applies = |fault: &&Fault| !matches!(fault.cell(store), Cell::DoesNotApply(_));
+            let is_due = |fault: &&Fault| {
+                !matches!(fault.cell(store), Cell::DoesNotApply(_))
+                    && attack.begun().tally(store, **fault).histories < options.enough
+            };
             let (server, client): (Vec<Fault>, Vec<Fault>) =
-                options.faults.iter().filter(applies).partition(|fault| fault.hits_server());
+                options.faults.iter().filter(is_due).partition(|fault| fault.hits_server());
             for (faults, at_a_time) in [(client, ROUNDS_AT_A_TIME), (server, 1)] {
                 if !faults.is_empty() {
                     sites.spawn(Arc::clone(&attack).on_one_site(store, faults, at_a_time));
@@ -117,9 +120,13 @@ struct Attack {
 }
 
 impl Attack {
+    fn begun(&self) -> std::sync::MutexGuard<'_, Summary> {
+        self.begun.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The fault that this store has met in the fewest histories, and the seed of its next round; none at the end.
     fn next(&self, store: Store, faults: &[Fault]) -> Option<(Fault, u64)> {
-        let mut begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut begun = self.begun();
         let fault = *faults.iter().min_by_key(|fault| begun.tally(store, **fault).histories)?;
         let Tally { histories, seeds, .. } = begun.tally(store, fault);
         if histories >= self.options.enough || (histories > 0 && Instant::now() > self.end) {
