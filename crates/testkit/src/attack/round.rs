@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_core::memory::Memory;
-use tenure_core::{Client, Instant, Kind};
+use tenure_core::{Client, ErrorKind, Instant, Kind};
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::{sleep, timeout};
 
 use super::Connect;
 use super::fault::{Fault, Target};
 use super::site::Site;
-use super::verdict::{Conditions, Verdict, judge};
+use super::verdict::{Conditions, QUIET, Verdict, judge};
 use super::work::{CLIENTS, Plan, watch_the_line};
 use crate::history::{History, Kind as RecordedKind, Op, Phase, Recorder, Violation};
 use crate::proxy::Proxy;
@@ -67,7 +67,7 @@ impl Round {
     /// Runs it to its end, and judges every history.
     pub(super) async fn run(&self) -> Vec<Judged> {
         let mut rng = Rng::new(self.seed);
-        let observer = (self.connect)(&self.direct()).await.expect("the store is there");
+        let observer = reach(self.connect, self.direct()).await;
         let mut crew = self.gather().await;
         let plans = self.plans(&observer, &mut rng);
         for plan in &plans {
@@ -85,19 +85,23 @@ impl Round {
         }
         // A server that has no time for anybody is a machine that stands still, too. Only somebody whom the fault did not meet can tell.
         let (finished, recorders, answers) = self.work(&plans, &mut crew, &observer, &mut rng).await;
-        let mut complaints = Vec::new();
+        let (mut complaints, mut unclosed) = (Vec::new(), None);
         if !finished {
             complaints.push(("in time", format!("not everybody came to an end within {LIMIT:?}")));
         }
         for client in crew.clients.drain(..) {
-            if !matches!(timeout(LIMIT, client.close()).await, Ok(Ok(()))) {
-                complaints.push(("residue", "a client could not be closed".to_owned()));
+            match timeout(LIMIT, client.close()).await {
+                Ok(closed) => unclosed = unclosed.or(closed.err()),
+                Err(late) => complaints.push(("residue", format!("a client could not be closed: {late}"))),
             }
         }
         silences.push(answers);
         let mut stall = Duration::ZERO;
         for silence in silences {
             stall = stall.max(silence.longest().await);
+        }
+        if let Some(error) = unclosed.filter(|_| stall <= QUIET) {
+            complaints.push(("in time", format!("a client could not be closed: {error:?}")));
         }
         if let Some(left) = self.left(&observer).await {
             complaints.push(("residue", left));
@@ -143,8 +147,7 @@ impl Round {
         let mut clients = Vec::new();
         for which in 0..here {
             let (connect, url) = (self.connect, if which == 0 { self.direct() } else { through.clone() });
-            let connecting = runtime.spawn(async move { connect(&url).await });
-            clients.push(connecting.await.expect("it does not panic").expect("the store is there"));
+            clients.push(runtime.spawn(reach(connect, url)).await.expect("the store is there"));
         }
         let taker = match self.fault.hits_process() {
             true => Some(Taker::start(self.taker, &self.direct()).await),
@@ -206,7 +209,7 @@ impl Round {
         }
         let answers = match answers {
             Some(answers) => answers,
-            None => Silence::asked_by(&(self.connect)(&self.direct()).await.expect("the store is there"), self.to_string()),
+            None => Silence::asked_by(&reach(self.connect, self.direct()).await, self.to_string()),
         };
         let ending = async {
             for task in tasks {
@@ -248,6 +251,20 @@ impl Round {
         history.write(&file).expect("there is room for a history");
         let _ = std::fs::remove_file(plan.file(&self.dir, "fenced"));
         Judged { file, seed: self.seed, verdict: judge(history, conditions) }
+    }
+}
+
+/// A client, from when the store answers: no fault is active now, but the machine may be busy.
+async fn reach(connect: Connect, url: String) -> Client {
+    let began = Instant::now();
+    loop {
+        match connect(&url).await {
+            Ok(client) => return client,
+            Err(error) if error.kind() == ErrorKind::Unavailable && Instant::now().since(began) < LIMIT => {
+                sleep(Duration::from_millis(50)).await;
+            }
+            Err(error) => panic!("the store cannot be reached: {error:?}"),
+        }
     }
 }
 
