@@ -4,9 +4,9 @@
 
 use std::error::Error;
 use std::fs;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use tenure_testkit::attack::{self, Fault, Options, Store, Summary};
+use tenure_testkit::attack::{self, Fault, Options, Store, Summary, Tally};
 
 use crate::tree::Tree;
 
@@ -24,14 +24,23 @@ const WIDTH: usize = 16;
 pub fn options(arguments: &[String]) -> Option<Options> {
     let dir = Tree::root().join("target/attack");
     let (mut stores, mut faults) = (Vec::new(), Vec::new());
-    let mut options =
-        Options { stores: vec![], faults: vec![], lasts: Duration::ZERO, seed: 1, dir, width: WIDTH, taker: "attack" };
+    let mut options = Options {
+        stores: vec![],
+        faults: vec![],
+        lasts: Duration::ZERO,
+        enough: usize::MAX,
+        seed: 1,
+        dir,
+        width: WIDTH,
+        taker: "attack",
+    };
     let mut minutes = None;
     let mut arguments = arguments.iter();
     while let Some(argument) = arguments.next() {
         let value = arguments.next()?;
         match argument.as_str() {
             "--minutes" => minutes = Some(value.parse::<f64>().ok().filter(|minutes| *minutes >= 0.0)?),
+            "--histories" => options.enough = value.parse().ok()?,
             "--store" => stores.push(*Store::ALL.iter().find(|store| store.words().0 == value)?),
             "--fault" => faults.push(*Fault::ALL.iter().find(|fault| fault.words().0 == value)?),
             "--seed" => options.seed = value.parse().ok()?,
@@ -56,26 +65,21 @@ pub use tenure_testkit::attack::is_second_process;
 
 /// Runs it; whether everything that is promised was kept.
 pub fn run(options: &Options) -> Result<bool, Box<dyn Error>> {
-    let began = Instant::now();
     let summary = attack::run(options, |url| Box::pin(tenure::connect(url)), |violation| println!("{violation}"))?;
-    let (table, total) = (summary.table(&options.stores, &options.faults), summary.total());
-    let text = format!("{}\n\n{table}", sentence(&summary, options, began.elapsed()));
+    let total = summary.total();
+    let text = format!("{}\n\n{}", sentence(&summary), summary.table(&Store::ALL, &Fault::ALL));
     println!("{text}\nhistories: {}", options.dir.display());
-    if options.stores.len() == Store::ALL.len() && options.faults.len() == Fault::ALL.len() {
+    if summary.fewest() > 0 {
         write(&text)?;
     }
     Ok(total.broken == 0 && total.grants > 0)
 }
 
-fn sentence(summary: &Summary, options: &Options, took: Duration) -> String {
-    let total = summary.total();
-    let (histories, timed, grants, broken) = (total.histories, total.timed, total.grants, total.broken);
-    let fewest = summary.fewest().map_or(0, |(_, _, histories)| histories);
-    let (minutes, seed) = (took.as_secs_f64() / 60.0, options.seed);
+fn sentence(summary: &Summary) -> String {
+    let (Tally { histories, timed, grants, broken, .. }, fewest) = (summary.total(), summary.fewest());
     format!(
-        "{histories} histories with {grants} grants in {minutes:.0} minutes, at least {fewest} for each pair, {timed} of them on a machine \
-         quiet enough to judge bounds in time: {broken} violations. \
-         `cargo run --release -p xtask -- attack --minutes {minutes:.0} --seed {seed}`"
+        "{histories} histories with {grants} grants, at least {fewest} for each pair, {timed} of them on a machine \
+         quiet enough to judge bounds in time: {broken} violations."
     )
 }
 

@@ -19,9 +19,9 @@ usage: cargo run -p xtask -- CHORE
   test [--width N] [--fast] [PART…]
           build the test programs and run them, N at a time (3); with --fast without the slow ones;
           with PARTs only those whose PACKAGE/TARGET contains one
-  attack --minutes N [--store NAME …] [--fault NAME …] [--seed S] [--out DIR] [--width N]
-          run random histories of stores under faults and check them; with all stores and faults,
-          write docs/attack.md
+  attack --minutes N [--histories N] [--store NAME …] [--fault NAME …] [--seed S] [--out DIR] [--width N]
+          run random histories of stores under faults and check them, adding to those in DIR
+          (target/attack), each pair until it has so many; with all pairs in DIR, write docs/attack.md
   mutants [--list] [PART…]
           plant each bug of xtask/mutants/ in a copy of the tree and see that its test fails; with
           PARTs only those whose name, or the PACKAGE/TARGET of its test, contains one";

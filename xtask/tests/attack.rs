@@ -14,21 +14,37 @@ fn attack() {
 #[test]
 fn a_handful_of_histories_keeps_what_is_promised() {
     let dir = tempfile::tempdir().unwrap();
+    for number in 0..16 {
+        let left = dir.path().join(format!("memory-none-1-{number}.fenced")); // by a run that was ended
+        std::fs::write(left, u64::MAX.to_string()).unwrap();
+    }
     let options = Options {
         stores: vec![Store::Memory, Store::Sqlite],
         faults: vec![Fault::None, Fault::ClientKilled],
         lasts: Duration::ZERO,
+        enough: usize::MAX,
         seed: 1,
         dir: dir.path().to_owned(),
         width: 4,
         taker: "attack",
     };
-    let summary = run(&options, |url| Box::pin(tenure::connect(url)), |violation| eprintln!("{violation}")).unwrap();
-    let total = summary.total();
+    let attack = |options: &Options| {
+        run(options, |url| Box::pin(tenure::connect(url)), |violation| eprintln!("{violation}")).unwrap()
+    };
+    let total = attack(&options).total();
     assert!(total.broken == 0, "{} violations", total.broken);
     assert!(total.histories >= 48 && total.grants > total.histories, "{total:?}");
-    let written = std::fs::read_dir(dir.path()).unwrap().count();
-    assert_eq!(written, total.histories, "a file for each history, and nothing else");
+    let written = || std::fs::read_dir(dir.path()).unwrap().count();
+    assert_eq!(written() - 1, total.histories, "a file for each history and one for the rounds, and nothing else");
+
+    // Another run adds to it, and only to what has not enough.
+    let run = |options| attack(options).total().histories;
+    let more = Options { stores: vec![Store::Memory], enough: 1, ..options.clone() };
+    assert_eq!(run(&more), total.histories, "they had enough");
+    let lasts = Duration::from_secs(60);
+    let more = Options { stores: vec![Store::Memory], faults: vec![Fault::None], enough: 17, lasts, ..options };
+    assert_eq!(run(&more), total.histories + 16);
+    assert_eq!(written() - 1, total.histories + 16, "the second run has other seeds");
 }
 
 /// Two overlap, the second has the lower token, and so it is refused while it holds; and an ask fails though nothing is wrong.

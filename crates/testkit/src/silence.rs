@@ -17,8 +17,29 @@ pub struct Silence {
 impl Silence {
     /// Somebody looks whom no fault meets.
     pub fn watched_by(observer: &Client) -> Self {
+        let observer = observer.clone();
+        Silence::of(move || {
+            let observer = observer.clone();
+            async move { drop(observer.view("nobody's").await) }
+        })
+    }
+
+    /// Somebody takes this name, which nobody else wants, and gives it back: that waits for whatever writes wait for.
+    pub fn asked_by(observer: &Client, name: String) -> Self {
+        let mutex = observer.mutex(name).expect("every store has one");
+        Silence::of(move || {
+            let mutex = mutex.clone();
+            async move {
+                if let Ok(Some(held)) = mutex.try_lock().await {
+                    let _ = held.release().await;
+                }
+            }
+        })
+    }
+
+    fn of<L: Future<Output = ()> + Send + 'static>(look: impl Fn() -> L + Send + 'static) -> Self {
         let over = Arc::new(AtomicBool::new(false));
-        let watching = tokio::spawn(watch(observer.clone(), Arc::clone(&over)));
+        let watching = tokio::spawn(watch(look, Arc::clone(&over)));
         Silence { over, watching }
     }
 
@@ -29,10 +50,10 @@ impl Silence {
     }
 }
 
-async fn watch(observer: Client, over: Arc<AtomicBool>) -> Duration {
+async fn watch<L: Future<Output = ()>>(look: impl Fn() -> L, over: Arc<AtomicBool>) -> Duration {
     let (mut longest, mut last) = (Duration::ZERO, Instant::now());
     loop {
-        let _ = observer.view("nobody's").await;
+        look().await;
         let now = Instant::now();
         longest = longest.max(now.since(last));
         last = now;

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::site::{Site, Store};
 use crate::Rng;
 use crate::proxy::{After, Cut, Fault as Wire, Proxy, Toward, Which};
@@ -10,7 +12,8 @@ use crate::servers::Step;
 use crate::taker::Taker;
 
 /// What goes wrong during a round. Every round also drops futures at random polls.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 #[allow(missing_docs)] // `words` says it
 pub enum Fault {
     None,

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_core::memory::Memory;
-use tenure_core::{Client, Instant, Kind};
+use tenure_core::{Client, ErrorKind, Instant, Kind};
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::{sleep, timeout};
 
 use super::Connect;
 use super::fault::{Fault, Target};
 use super::site::Site;
-use super::verdict::{Conditions, Verdict, judge};
+use super::verdict::{Conditions, QUIET, Verdict, judge};
 use super::work::{CLIENTS, Plan, watch_the_line};
 use crate::history::{History, Kind as RecordedKind, Op, Phase, Recorder, Violation};
 use crate::proxy::Proxy;
@@ -49,6 +49,12 @@ struct Crew {
     proxies: Arc<Vec<Proxy>>,
 }
 
+impl Crew {
+    fn runtime(&self) -> &Runtime {
+        self.runtime.as_ref().expect("it is there until the end")
+    }
+}
+
 impl Drop for Crew {
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
@@ -61,23 +67,42 @@ impl Round {
     /// Runs it to its end, and judges every history.
     pub(super) async fn run(&self) -> Vec<Judged> {
         let mut rng = Rng::new(self.seed);
-        let observer = (self.connect)(&self.direct()).await.expect("the store is there");
+        let observer = reach(self.connect, self.direct()).await;
         let mut crew = self.gather().await;
         let plans = self.plans(&observer, &mut rng);
+        for plan in &plans {
+            // A run that was ended left them, and its store's tokens were others.
+            for which in ["fenced", "second"] {
+                let _ = std::fs::remove_file(plan.file(&self.dir, which));
+            }
+        }
         let machine = Client::new(Memory::new().backend()).expect("memory needs nothing");
-        let silence = Silence::watched_by(&machine);
+        // The clients have threads of their own, which may stand still while ours run; unless it is the fault that blocks them.
+        let mut silences = vec![Silence::watched_by(&machine)];
+        if self.fault != Fault::RuntimeBlocked {
+            let _inside = crew.runtime().enter();
+            silences.push(Silence::watched_by(&machine));
+        }
         // A server that has no time for anybody is a machine that stands still, too. Only somebody whom the fault did not meet can tell.
         let (finished, recorders, answers) = self.work(&plans, &mut crew, &observer, &mut rng).await;
-        let mut complaints = Vec::new();
+        let (mut complaints, mut unclosed) = (Vec::new(), None);
         if !finished {
             complaints.push(("in time", format!("not everybody came to an end within {LIMIT:?}")));
         }
         for client in crew.clients.drain(..) {
-            if !matches!(timeout(LIMIT, client.close()).await, Ok(Ok(()))) {
-                complaints.push(("residue", "a client could not be closed".to_owned()));
+            match timeout(LIMIT, client.close()).await {
+                Ok(closed) => unclosed = unclosed.or(closed.err()),
+                Err(late) => complaints.push(("residue", format!("a client could not be closed: {late}"))),
             }
         }
-        let stall = silence.longest().await.max(answers.longest().await);
+        silences.push(answers);
+        let mut stall = Duration::ZERO;
+        for silence in silences {
+            stall = stall.max(silence.longest().await);
+        }
+        if let Some(error) = unclosed.filter(|_| stall <= QUIET) {
+            complaints.push(("in time", format!("a client could not be closed: {error:?}")));
+        }
         if let Some(left) = self.left(&observer).await {
             complaints.push(("residue", left));
         }
@@ -122,8 +147,7 @@ impl Round {
         let mut clients = Vec::new();
         for which in 0..here {
             let (connect, url) = (self.connect, if which == 0 { self.direct() } else { through.clone() });
-            let connecting = runtime.spawn(async move { connect(&url).await });
-            clients.push(connecting.await.expect("it does not panic").expect("the store is there"));
+            clients.push(runtime.spawn(reach(connect, url)).await.expect("the store is there"));
         }
         let taker = match self.fault.hits_process() {
             true => Some(Taker::start(self.taker, &self.direct()).await),
@@ -150,7 +174,7 @@ impl Round {
         rng: &mut Rng,
     ) -> (bool, Vec<Recorder>, Silence) {
         let recorders: Vec<Recorder> = plans.iter().map(|_| Recorder::in_memory()).collect();
-        let runtime = crew.runtime.as_ref().expect("it is there until the end").handle().clone();
+        let runtime = crew.runtime().handle().clone();
         let mut tasks = Vec::new();
         for (plan, recorder) in plans.iter().zip(&recorders) {
             let _inside = runtime.enter();
@@ -176,7 +200,7 @@ impl Round {
         };
         let mut answers = None;
         match self.fault {
-            Fault::None => answers = Some(Silence::watched_by(observer)),
+            Fault::None => answers = Some(Silence::asked_by(observer, self.to_string())),
             _ => mark(Phase::Invoke),
         }
         target.suffer(self.fault, rng).await;
@@ -185,7 +209,7 @@ impl Round {
         }
         let answers = match answers {
             Some(answers) => answers,
-            None => Silence::watched_by(&(self.connect)(&self.direct()).await.expect("the store is there")),
+            None => Silence::asked_by(&reach(self.connect, self.direct()).await, self.to_string()),
         };
         let ending = async {
             for task in tasks {
@@ -227,6 +251,20 @@ impl Round {
         history.write(&file).expect("there is room for a history");
         let _ = std::fs::remove_file(plan.file(&self.dir, "fenced"));
         Judged { file, seed: self.seed, verdict: judge(history, conditions) }
+    }
+}
+
+/// A client, from when the store answers: no fault is active now, but the machine may be busy.
+async fn reach(connect: Connect, url: String) -> Client {
+    let began = Instant::now();
+    loop {
+        match connect(&url).await {
+            Ok(client) => return client,
+            Err(error) if error.kind() == ErrorKind::Unavailable && Instant::now().since(began) < LIMIT => {
+                sleep(Duration::from_millis(50)).await;
+            }
+            Err(error) => panic!("the store cannot be reached: {error:?}"),
+        }
     }
 }
 

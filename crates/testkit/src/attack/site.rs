@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 
 use super::fault::some_of;
@@ -14,7 +15,8 @@ use crate::servers::redis::{Fsync, Redis, RedisOptions};
 use crate::servers::zookeeper::{ZooKeeper, ZooKeeperOptions};
 
 /// A store, in the way it is attacked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 #[allow(missing_docs)] // their names say it
 pub enum Store {
     Memory,
@@ -24,6 +26,7 @@ pub enum Store {
     Postgres,
     PostgresSessions,
     Mysql,
+    #[serde(rename = "zookeeper")]
     ZooKeeper,
     Etcd,
 }

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::fault::{Cell, Fault};
 use super::site::Store;
 use super::verdict::Verdict;
@@ -15,7 +17,7 @@ pub struct Summary {
 }
 
 /// What came of one store under one fault.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Tally {
     /// How many histories.
     pub histories: usize,
@@ -37,44 +39,61 @@ pub struct Tally {
     pub seeds: Option<(u64, u64)>,
 }
 
-impl Summary {
-    /// What was run of a pair so far.
-    pub fn tally(&mut self, store: Store, fault: Fault) -> &mut Tally {
-        self.pairs.entry((store, fault)).or_default()
+impl Tally {
+    /// What came of one history.
+    pub(super) fn of(seed: u64, verdict: &Verdict) -> Self {
+        Tally {
+            histories: 1,
+            timed: usize::from(verdict.timed),
+            grants: verdict.grants,
+            broken: verdict.broken.len(),
+            unpromised: verdict.unpromised.len(),
+            refused: verdict.refused,
+            unknown: verdict.unknown,
+            longest_gap: verdict.longest_gap,
+            seeds: Some((seed, seed)),
+        }
     }
 
-    pub(super) fn add(&mut self, store: Store, fault: Fault, seed: u64, verdict: &Verdict) {
-        let tally = self.tally(store, fault);
-        tally.histories += 1;
-        tally.timed += usize::from(verdict.timed);
-        tally.grants += verdict.grants;
-        tally.unpromised += verdict.unpromised.len();
-        tally.refused += verdict.refused;
-        tally.unknown += verdict.unknown;
-        tally.longest_gap = tally.longest_gap.max(verdict.longest_gap);
-        let (first, last) = tally.seeds.unwrap_or((seed, seed));
-        tally.seeds = Some((first.min(seed), last.max(seed)));
+    pub(super) fn plus(&self, other: &Tally) -> Tally {
+        Tally {
+            histories: self.histories + other.histories,
+            timed: self.timed + other.timed,
+            grants: self.grants + other.grants,
+            broken: self.broken + other.broken,
+            unpromised: self.unpromised + other.unpromised,
+            refused: self.refused + other.refused,
+            unknown: self.unknown + other.unknown,
+            longest_gap: self.longest_gap.max(other.longest_gap),
+            seeds: match (self.seeds, other.seeds) {
+                (Some(one), Some(two)) => Some((one.0.min(two.0), one.1.max(two.1))),
+                (one, two) => one.or(two),
+            },
+        }
+    }
+}
+
+impl Summary {
+    /// What was run of a pair so far.
+    pub fn tally(&self, store: Store, fault: Fault) -> Tally {
+        self.pairs.get(&(store, fault)).cloned().unwrap_or_default()
+    }
+
+    pub(super) fn add(&mut self, store: Store, fault: Fault, tally: &Tally) {
+        let sum = self.tally(store, fault).plus(tally);
+        self.pairs.insert((store, fault), sum);
     }
 
     /// All pairs together.
     pub fn total(&self) -> Tally {
-        self.pairs.values().fold(Tally::default(), |sum, tally| Tally {
-            histories: sum.histories + tally.histories,
-            timed: sum.timed + tally.timed,
-            grants: sum.grants + tally.grants,
-            broken: sum.broken + tally.broken,
-            unpromised: sum.unpromised + tally.unpromised,
-            refused: sum.refused + tally.refused,
-            unknown: sum.unknown + tally.unknown,
-            longest_gap: sum.longest_gap.max(tally.longest_gap),
-            seeds: None,
-        })
+        self.pairs.values().fold(Tally::default(), |sum, tally| sum.plus(tally))
     }
 
-    /// The pair that was run least.
-    pub fn fewest(&self) -> Option<(Store, Fault, usize)> {
-        let (pair, tally) = self.pairs.iter().min_by_key(|(_, tally)| tally.histories)?;
-        Some((pair.0, pair.1, tally.histories))
+    /// How many histories there are of the pair that was run least, of all that can occur.
+    pub fn fewest(&self) -> usize {
+        let pairs = Store::ALL.into_iter().flat_map(|store| Fault::ALL.map(|fault| (store, fault)));
+        let occur = pairs.filter(|(store, fault)| !matches!(fault.cell(*store), Cell::DoesNotApply(_)));
+        occur.map(|(store, fault)| self.tally(store, fault).histories).min().unwrap_or_default()
     }
 
     /// A row for each pair of these stores and faults that can occur, and then those that cannot, with the reason.
@@ -85,7 +104,7 @@ impl Summary {
         let mut absent = String::new();
         for (store, fault) in stores.iter().flat_map(|store| faults.iter().map(move |fault| (*store, *fault))) {
             let (name, what) = (store.words().0, fault.words().0);
-            let tally = self.pairs.get(&(store, fault)).cloned().unwrap_or_default();
+            let tally = self.tally(store, fault);
             let Tally { histories, timed, grants, broken, refused, unknown, .. } = tally;
             let unpromised = match fault.cell(store) {
                 Cell::DoesNotApply(why) => {

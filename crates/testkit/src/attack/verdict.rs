@@ -41,7 +41,7 @@ pub struct Verdict {
 
 /// On a machine that stands still for longer, no bound in time is judged: renewals of the shortest ttl have twice as much. Safety is judged
 /// always.
-const QUIET: Duration = Duration::from_millis(120);
+pub(super) const QUIET: Duration = Duration::from_millis(120);
 
 /// A waiter that died is passed over when it was not heard of for so long, and then whoever was let in for so long does not come.
 const DEAD_WAITER: Duration = tenure_core::lease::ALIVE.saturating_add(tenure_core::HANDOVER_TTL);
