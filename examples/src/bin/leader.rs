@@ -43,13 +43,10 @@ async fn main() -> Result<()> {
 
     let client = store.connect().await?;
     let mut leaders = client.election("scheduler")?.observe()?;
-    for act in 1..=3 {
-        let leader = loop {
-            match leaders.next().await? {
-                Some(leader) => break leader,
-                None => println!("nobody leads"),
-            }
-        };
+    let mut act = 0;
+    while act < 3 {
+        let Some(leader) = leaders.next().await? else { continue }; // nobody leads for a moment
+        act += 1;
         println!("term {}: {} leads", leader.term, leader.note.as_str());
         let mut changes = client.watch("scheduler")?;
         while changes.next().await?.line.is_empty() {} // until the other one stands by

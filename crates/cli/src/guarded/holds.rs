@@ -47,11 +47,11 @@ impl Holds<'_> {
     /// minimum hold.
     pub(super) async fn release(mut self, owes: bool) {
         let unconfirmed = "the store did not confirm the release; it frees the lock after its ttl";
-        let deadline = tokio::time::Instant::now() + PATIENCE;
+        let deadline = Instant::now() + PATIENCE;
         while let Some(Hold { guard, teller, number }) = self.0.pop() {
             let lost = Event::lost(&guard);
             let release = async { if owes && number.is_none() { guard.release().await } else { guard.give_up().await } };
-            teller.tell(match tokio::time::timeout_at(deadline, release).await {
+            teller.tell(match tokio::time::timeout(deadline.since(Instant::now()), release).await {
                 Ok(Ok(())) => Event::Released { error: None },
                 Ok(Err(error)) if error.kind() == ErrorKind::Lost => lost,
                 Ok(Err(error)) => Event::Released { error: Some(format!("{unconfirmed}: {error}")) },
