@@ -13,7 +13,7 @@ use crate::failure::Failure;
 /// The option of every command that signs or verifies.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct KeysArgs {
-    /// A file of keys that sign and verify, one a line [env: TENURE_KEYS_FILE]
+    /// Keys that sign and verify, one a line [env: TENURE_KEYS_FILE]
     ///
     /// `tenure sequencer key` makes them. The first one signs sequencers, all verify them. TENURE_KEYS is for the keys themselves.
     #[arg(long, value_name = "FILE")]

@@ -22,7 +22,7 @@ pub(crate) struct Args {
     name: String,
 
     /// The command to run, and its arguments
-    #[arg(required_unless_present = "shell", trailing_var_arg = true, value_name = "COMMAND")]
+    #[arg(hide = true, required_unless_present = "shell", trailing_var_arg = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 
     /// Run this line with `sh -c` instead of COMMAND
@@ -85,9 +85,8 @@ fn after_help() -> &'static str {
 }
 
 const AFTER: &str = "\
-Exit codes:
-  COMMAND's own, and 128+n if signal n ended it; 127 if there is no such
-  command, 126 if it cannot be run. Otherwise:
+Exit codes: COMMAND's own, 128+n if signal n ended it, 127 if there is no such command, 126 if it
+cannot be run. Otherwise:
   0      it was not time for another run (--once-per)
   1      the lock was not acquired with -n or -w; -E chooses another code
   124    the lock was lost, and COMMAND was stopped for it
@@ -96,61 +95,39 @@ Exit codes:
 
 COMMAND's environment:
   TENURE_NAME         the lock's name
-  TENURE_TOKEN        the fencing token, larger for every new holder: hand it
-                      to what the lock protects, and let that refuse any token
-                      smaller than the largest it has seen
-  TENURE_SEQUENCER    name, kind, mode and token as one printable word, signed
-                      if there are keys; see `tenure sequencer`
-  TENURE_VALID_UNTIL  until when the lock is safe even if it is never renewed
-                      again, in milliseconds since 1970
-  TENURE_NAME_2 ...   with --and: name, token and sequencer of the first --and
-                      end in _2, those of the next in _3
-  TENURE_PERMIT       with --permits N: a number from 0 to N-1 that no other
-                      holder has at the time; with --take 2 two of them, `0,3`.
-                      It is the mutex NAME/permit/NUMBER in `tenure ls`
-  TENURE_STORE, TENURE_STORE_FILE
-                      the store, so that COMMAND's own tenure calls meet there
-  TENURE_KEYS         removed: COMMAND gets its own signed sequencer, and not
-                      the keys to sign others; TENURE_KEYS_FILE stays
+  TENURE_TOKEN        the fencing token, larger for every new holder: hand it to what the lock
+                      protects, and let that refuse tokens smaller than the largest it has seen
+  TENURE_SEQUENCER    name, kind, mode and token in one word, signed if there are keys
+  TENURE_VALID_UNTIL  until when the lock is safe without renewal, in milliseconds since 1970
+  TENURE_NAME_2, ...  with --and: name, token and sequencer of the first end in _2, then _3
+  TENURE_PERMIT       with --permits N: a number from 0 to N-1 that no other holder has; `0,3` with
+                      --take 2. It is the mutex NAME/permit/NUMBER in `tenure ls`
+  TENURE_STORE, TENURE_STORE_FILE: the store, for COMMAND's own tenure calls. TENURE_KEYS is removed.
 
-Once per period:
-  --once-per counts from start to start, by the wall clocks of the hosts; say a
-  little less than cron's interval. Every exit code counts but 126 and 127; a run
-  that lost its lock does not. `tenure show` has the last one.
+Once per period: --once-per counts from start to start by the hosts' wall clocks; say a little less
+  than cron's interval. A run that was not started (126, 127) or lost its lock does not count.
 
-When the lock is lost:
-  The lock is renewed at a third of its --ttl. If that fails, tenure goes on
-  trying, and says so. COMMAND gets SIGTERM early enough that SIGKILL, after
-  --grace or sooner, comes before the store can let anybody else in. If somebody
-  breaks the lock (see `tenure break`), COMMAND gets SIGTERM at once. After
-  --max-hold, COMMAND gets SIGTERM, and the lock is held through its --grace.
+When the lock is lost: it is renewed at a third of its --ttl. If that fails, tenure says so and goes
+  on trying. COMMAND gets SIGTERM early enough that SIGKILL, after --grace or sooner, comes before the
+  store can let another holder in. If the lock is broken (`tenure break`), COMMAND gets SIGTERM at
+  once. After --max-hold, COMMAND gets SIGTERM, and the lock is held through its --grace.
+  Messages never hold tenure up: if stderr is not read, they are dropped and counted.
 
-What tenure says on stderr never holds it up: messages are dropped, and counted,
-if stderr is not read. With --events 3 3>FILE, FILE gets the objects that --json
-would write to stderr. COMMAND inherits the descriptor; 3>&- closes it there.
+When COMMAND ends before what it started: the lock is held until that has ended too; tenure says
+  what it waits for. SIGINT and SIGTERM end it, with SIGKILL after --grace. --leftovers term ends it
+  at once; --leftovers keep lets it run on without the lock.
 
-When COMMAND ends before what it started:
-  The lock is held until that has ended too; after a second, tenure says whom
-  it waits for. SIGINT and SIGTERM then end it: SIGKILL comes after --grace, and
-  an exit code of 0 becomes 128+n. --leftovers term ends it at once; keep lets
-  it run on without the lock.
-
-What can run on without the lock (more in GUARANTEES.md):
-  If tenure is killed (SIGKILL) or stopped (SIGSTOP), a second process, its
-  watchdog, kills COMMAND and what it started. After SIGKILL it misses what left
-  COMMAND's process group in the last half second; and if both are killed or
-  stopped at once, nothing sees to what COMMAND started. sudo and other
-  set-user-ID programs take no signals from tenure: write `sudo tenure run ...`.
-  What systemd-run, docker or at starts is not COMMAND's.
+What can run on without the lock (more in GUARANTEES.md): if tenure is killed or stopped, its watchdog
+  kills COMMAND and what it started, except what left COMMAND's process group in the last half second
+  before a SIGKILL; if both are killed or stopped at once, nothing does. Set-user-ID programs take no
+  signals from tenure: write `sudo tenure run`. What systemd-run, docker or at starts is not COMMAND's.
 
 Examples:
-  tenure run backup -- ./backup.sh
   tenure run -n --min-hold 50s minutely -- ./job   never twice a minute
   tenure run --once-per 23h nightly -- ./report    on one of the hosts, daily
   tenure run -w 5m -E 75 deploy -- make deploy     exit with 75 after 5 minutes
   tenure run --permits 3 gpu -- ./train.py         at most three at a time
-  tenure run -s db -- ./report                     with other readers, but not
-  tenure run -x db -- ./migrate                    while this one writes
+  tenure run -s db -- ./report                     with other readers, but no writer (-x)
   tenure run logs -c 'gzip *.log && mv *.gz old/'  a line for the shell";
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ pub(crate) struct HoldArgs {
     #[arg(short, long, help_heading = "Waiting", conflicts_with = "wait")]
     pub(crate) nonblock: bool,
 
-    /// Wait at most this long, connecting included [default: for ever]
+    /// Wait at most this long, to connect too
     #[arg(
         short,
         long,
@@ -43,7 +43,7 @@ pub(crate) struct HoldArgs {
     #[arg(short, long, help_heading = "Waiting")]
     pub(crate) quiet: bool,
 
-    /// Write events as JSON lines to this open descriptor: --events 3 3>FILE
+    /// JSON events to this open descriptor: --events 3 3>FILE
     #[arg(long, value_name = "FD", value_parser = events, help_heading = "Waiting")]
     pub(crate) events: Option<Arc<File>>,
 
@@ -109,8 +109,8 @@ pub(crate) struct CommandArgs {
     #[arg(long, value_name = "SIGNAL", value_parser = signal_name::parse, help_heading = "Holding")]
     pub(crate) on_ask: Option<Signal>,
 
-    /// What to do with processes that outlive the command
-    #[arg(long, value_name = "POLICY", default_value = "wait", help_heading = "Holding")]
+    /// What outlives the command: wait for it, term or keep it
+    #[arg(long, value_name = "POLICY", default_value = "wait", hide_possible_values = true, help_heading = "Holding")]
     pub(crate) leftovers: Leftovers,
 }
 

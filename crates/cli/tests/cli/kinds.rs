@@ -1,10 +1,10 @@
 //! Writers, readers, permits, fairness, and names in use as another kind.
 
-use crate::support::{Store, one_of_five};
+use crate::support::{STANDS_STILL, Store, unless_stalled};
 
 #[test]
 fn readers_run_together_and_exclude_writers() {
-    one_of_five(|| {
+    unless_stalled(STANDS_STILL, || {
         let store = Store::new();
         let (one, other) = (store.hold(&["-s", "x"]), store.hold(&["--shared", "x"]));
         assert_eq!(store.holders("x"), 2);
@@ -46,7 +46,7 @@ fn permits_are_counted() {
 
 #[test]
 fn fair_is_first_come_first_served() {
-    one_of_five(|| {
+    unless_stalled(STANDS_STILL, || {
         let store = Store::new();
         let holder = store.hold(&["--fair", "x"]);
         let waiters: Vec<_> = (0..5).map(|_| store.queue(&["--fair", "x"], "x")).collect();

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::support::{Running, STAY, Store, TENURE, eventually, one_of_five};
+use crate::support::{Running, STANDS_STILL, STAY, Store, TENURE, eventually, unless_stalled};
 
 #[test]
 fn ls_tells_who_holds_what() {
@@ -61,7 +61,7 @@ fn a_listing_cut_short_is_no_error() {
 
 #[test]
 fn watch_tells_every_change() {
-    one_of_five(|| {
+    unless_stalled(STANDS_STILL, || {
         let store = Store::new();
         let watch = store.start(["watch", "x", "--json"]);
         let next = |watch: &crate::support::Running| serde_json::from_str::<Value>(&watch.line()).unwrap();
@@ -136,7 +136,7 @@ fn break_needs_a_yes() {
 
 #[test]
 fn elections_have_terms_that_rise() {
-    one_of_five(|| {
+    unless_stalled(STANDS_STILL, || {
         let store = Store::new();
         let observer = store.start(["elect", "boss", "--observe", "--json"]);
         let script = "echo $TENURE_TOKEN; cat >/dev/null";
