@@ -109,7 +109,7 @@ pub(crate) struct CommandArgs {
     #[arg(long, value_name = "SIGNAL", value_parser = signal_name::parse, help_heading = "Holding")]
     pub(crate) on_ask: Option<Signal>,
 
-    /// What outlives the command: wait for it, term or keep it
+    /// What outlives the command: wait, term or keep
     #[arg(long, value_name = "POLICY", default_value = "wait", hide_possible_values = true, help_heading = "Holding")]
     pub(crate) leftovers: Leftovers,
 }
