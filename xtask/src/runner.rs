@@ -19,7 +19,7 @@ use serde::Deserialize;
 const PROGRAM_LIMIT: Duration = Duration::from_secs(15 * 60);
 
 /// How many cases of one program run at the same time, unless the environment says otherwise: they mostly wait.
-const CASES_AT_ONCE: &str = "6";
+const CASES_AT_ONCE: &str = "4";
 
 /// How a run is carried out.
 #[derive(Debug)]
