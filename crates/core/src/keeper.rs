@@ -510,16 +510,20 @@ fn clear_away(shared: &Arc<Shared>, claim: Claim) {
     let (shared, over) = (Arc::clone(shared), shared.now() + claim.ttl + claim.lock_delay);
     tokio::spawn(async move {
         shared.environment.clock.sleep_until(over).await;
-        let _ = timeout(claim.ttl, shared.backend.release(&claim)).await;
+        let _ = timeout(claim.ttl.max(LEAST_PATIENCE), shared.backend.release(&claim)).await;
     });
 }
+
+/// However short a ttl is, an end may take so long. One that is cut off may leave traces of the name in the store, whose own time only
+/// ends the hold.
+const LEAST_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Ends one claim for good: until the store confirmed it, or must have forgotten it by itself.
 async fn end(shared: Arc<Shared>, claim: Claim, _until_done: mpsc::Sender<()>) {
     let forgotten = shared.now() + claim.ttl + claim.lock_delay + claim.min_hold;
     let mut pause = Duration::from_millis(5);
     loop {
-        let deadline = (claim.ttl / 6).max(Duration::from_millis(50));
+        let deadline = (claim.ttl / 6).max(LEAST_PATIENCE);
         if let Ok(Ok(())) = timeout(deadline, shared.backend.release(&claim)).await.map(ended) {
             return;
         }

@@ -94,11 +94,19 @@ fn all_that_the_watchdog_knew_end_with_a_killed_tenure() {
     held.must_be_dead_when_the_next_begins(&store);
 }
 
+/// Whether a process has a handler for a signal.
+fn catches(pid: Pid, signal: Signal) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+    caught.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).is_some_and(|set| set & 1 << (signal.as_raw() - 1) != 0)
+}
+
 #[test]
 fn the_watchdog_does_not_mind_signals() {
     let store = Store::new();
     let held = Held::start(&store);
     let watchdog = held.watchdog().unwrap();
+    eventually("it catches signals", || catches(watchdog, Signal::TSTP));
     for signal in [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT, Signal::USR1, Signal::ALARM, Signal::TSTP] {
         kill_process(watchdog, signal).unwrap();
     }

@@ -119,6 +119,24 @@ async fn a_client_that_is_closed_leaves_nothing_at_a_node_that_was_away() {
     assert_eq!(five.holders(3).await, 0);
 }
 
+/// A hold of a short ttl that is dropped is ended by nodes that take longer than that over it: nobody else would remove the name there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_short_hold_is_ended_at_slow_nodes_too() {
+    let five = Five::new();
+    let mut settings = Settings::default();
+    settings.node_limit = Settings::LONGEST_LIMIT;
+    let client = Client::new(Quorum::new(five.0.iter().map(Flaky::node).collect(), settings).unwrap()).unwrap();
+    let ttl = Duration::from_millis(100);
+    let held = client.mutex("x").unwrap().ttl(ttl).unwrap().keep(false).lock().await.unwrap();
+    five.cut(0..5, Cut::Slow);
+    drop(held);
+    tokio::time::sleep(ttl * 3).await; // as long as the nodes are slow
+    five.cut(0..5, Cut::No);
+    client.close().await.unwrap();
+    drop(client);
+    five.are_empty().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hold_is_kept_while_two_of_five_fail_in_any_way() {
     let is_kept = async |how| {
