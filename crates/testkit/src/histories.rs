@@ -1,5 +1,5 @@
 //! What random histories are made of, with which a server that repeats the entry rule is held to core's
-//! [`Record`](tenure_core::record::Record): which claims there are, whom a verb is about, and for how long. Which verbs there are is each
+//! [`Record`]: which claims there are, whom a verb is about, and for how long. Which verbs there are is each
 //! store's own.
 
 use std::num::NonZeroU32;
