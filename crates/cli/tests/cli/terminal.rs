@@ -135,6 +135,14 @@ fn ctrl_z_and_fg() {
     eventually("it is free", || store.holders("x") == 0);
 }
 
+/// Whether a process runs, and its group is the terminal's foreground: before that, the shell would take what is typed.
+fn has_the_terminal(pid: u64) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let fields: Vec<&str> = stat.rsplit_once(')').map(|(_, rest)| rest.split_whitespace().collect()).unwrap_or_default();
+    // state, parent, group, session, terminal, the terminal's foreground group
+    matches!(fields[..], [state, _, group, _, _, front, ..] if state != "T" && group == front)
+}
+
 #[test]
 fn ctrl_z_and_ctrl_c_reach_what_the_command_left() {
     let store = Store::new();
@@ -147,7 +155,8 @@ fn ctrl_z_and_ctrl_c_reach_what_the_command_left() {
     terminal.wait_for("Stopped");
     terminal.wait_for(PROMPT);
     terminal.type_in("fg\n");
-    terminal.wait_for("TENURE run");
+    let tenure = store.view("x")["holders"][0]["pid"].as_u64().unwrap();
+    eventually("it is in the foreground and runs", || has_the_terminal(tenure));
     terminal.type_in("\x03");
     terminal.wait_for(PROMPT);
     store.assert_empty();
