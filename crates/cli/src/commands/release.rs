@@ -14,7 +14,7 @@ use super::{hold, wait};
 use crate::cli::{Cli, Command};
 use crate::duration;
 use crate::failure::{Failure, NO};
-use crate::print::{Printer, clean};
+use crate::print::{Printer, clean, is_here};
 
 /// Release a lock that `tenure hold` holds on this host
 ///
@@ -70,10 +70,8 @@ impl Args {
 
     /// The holds that are meant, and the processes that keep them.
     async fn keepers(&self, client: &Client) -> Result<Vec<(Fingerprint, OwnedFd)>, Failure> {
-        let host = rustix::system::uname();
-        let host = host.nodename().to_string_lossy();
         let view = client.view(&self.name).await?;
-        let here = view.holders.iter().filter(|held| !held.closing && *held.origin.host == *host);
+        let here = view.holders.iter().filter(|held| !held.closing && is_here(&held.origin));
         Ok(here.filter_map(|held| Some((held.claim, self.keeper(held.origin.pid)?))).collect())
     }
 

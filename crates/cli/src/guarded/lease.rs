@@ -3,9 +3,10 @@
 //! A hold may be trusted until an instant that moves on with every renewal (`valid_until`), and the store lets nobody
 //! else in before that. So there are two ways to lose it, and they are not alike, and one way to end it in order:
 //!
-//! **The window runs out.** The store does not answer, or this process or the machine stood still. Renewals come at a third of the ttl. From half of it on the hold is *in jeopardy*: we say so, and go on, for
-//! the store may come back. But stopping takes time: a command that is asked with SIGTERM may use its grace, and only
-//! then comes SIGKILL. So we begin early, at `valid_until` less a *notice*, if no renewal has moved it on by then:
+//! **The window runs out.** The store does not answer, or this process or the machine stood still. Renewals come at a third of
+//! the ttl. From half of it on the hold is *in jeopardy*: we say so, and go on, for the store may come back. But stopping takes
+//! time: a command that is asked with SIGTERM may use its grace, and only then comes SIGKILL. So we begin early, at `valid_until`
+//! less a *notice*, if no renewal has moved it on by then:
 //!
 //! ```text
 //! renewed        due      jeopardy      SIGTERM        SIGKILL  valid_until   the store may let others in

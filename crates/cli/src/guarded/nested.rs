@@ -6,6 +6,7 @@ use std::time::Duration;
 use tenure::{Client, Holder, Mode, View};
 
 use super::lock::Lock;
+use crate::print::is_here;
 
 /// Completes when this process waits for a hold of a `tenure` that is an ancestor of it: that one releases the lock only after this
 /// process has ended. Says which process that is.
@@ -21,7 +22,8 @@ pub(super) async fn outer(client: &Client, lock: &Lock) -> u32 {
     loop {
         tokio::time::sleep(BETWEEN_LOOKS).await;
         if let Ok(view) = client.view(lock.name().as_str()).await
-            && let Some(pid) = in_the_way(&view, lock.mode(), |held| outer.contains(&held.origin.pid) && is_here(held))
+            && let Some(pid) =
+                in_the_way(&view, lock.mode(), |held| outer.contains(&held.origin.pid) && is_here(&held.origin))
         {
             return pid;
         }
@@ -40,10 +42,6 @@ fn in_the_way(view: &View, wanted: Mode, ours: impl Fn(&Holder) -> bool) -> Opti
         }
     };
     outer.first().filter(|_| is_blocked).map(|held| held.origin.pid)
-}
-
-fn is_here(held: &Holder) -> bool {
-    *held.origin.host == *rustix::system::uname().nodename().to_string_lossy()
 }
 
 /// The processes above this one that run this program for that name.

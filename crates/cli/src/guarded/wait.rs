@@ -11,7 +11,7 @@ use super::nested;
 use crate::child::Signals;
 use crate::duration;
 use crate::failure::Failure;
-use crate::print::{LiveLine, holder};
+use crate::print::{LiveLine, holder, is_here};
 
 /// What came of it.
 pub(super) enum Waited {
@@ -129,9 +129,7 @@ pub(super) fn in_the_way(view: &View) -> Option<String> {
 /// How many wait before this process.
 pub(super) fn ahead(view: &View) -> Option<usize> {
     let me = std::process::id();
-    let host = rustix::system::uname();
-    let host = host.nodename().to_string_lossy();
-    view.line.iter().position(|waiter| waiter.origin.pid == me && *waiter.origin.host == *host)
+    view.line.iter().position(|waiter| waiter.origin.pid == me && is_here(&waiter.origin))
 }
 
 const SOON: Duration = Duration::from_millis(200);

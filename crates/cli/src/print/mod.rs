@@ -30,7 +30,7 @@ use self::outlet::Outlet;
 pub(crate) use self::json::{Origin as OriginJson, Sequencer as SequencerJson, View as ViewJson, wall_ms};
 pub(crate) use self::line::LiveLine;
 pub(crate) use self::table::Table;
-pub(crate) use self::text::{clean, clock, holder, mode, origin};
+pub(crate) use self::text::{clean, clock, holder, is_here, mode, origin};
 
 pub(crate) const BOLD: Style = Style::new().bold();
 pub(crate) const DIM: Style = Style::new().dimmed();

@@ -12,6 +12,11 @@ pub(crate) fn holder(holder: &Holder) -> String {
     }
 }
 
+/// Whether a process is one of this host.
+pub(crate) fn is_here(origin: &Origin) -> bool {
+    *origin.host == *rustix::system::uname().nodename().to_string_lossy()
+}
+
 /// Where somebody is.
 pub(crate) fn origin(origin: &Origin) -> String {
     clean(&origin.to_string()).into_owned()

@@ -151,7 +151,7 @@ fn stopped_past_its_ttl_the_command_never_runs_again() {
 /// How long before the store lets another holder in the command is killed, at the least: a watchdog that stands still for as long is late.
 const MARGIN: Duration = Duration::from_millis(40);
 
-/// Only tenure stands still, and its command would run on: the warden ends it before anybody else is let in.
+/// Only tenure stands still, and its command would run on: the watchdog ends it before the store lets another holder in.
 #[test]
 fn a_command_whose_tenure_is_stopped_ends_with_the_lease() {
     unless_stalled(MARGIN, || {
